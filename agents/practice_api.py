@@ -1,8 +1,7 @@
 """The other end of the wire: a strict Messages API on 127.0.0.1, for tests and lessons.
 
-It refuses what the real API refuses, with the same status and words, so that a mistake in an
-agent shows here and costs nothing. In order: validation, tokens and prompt cache, the practice
-model, the server, the demo.
+It refuses what the real API refuses, with the same status and the words to search for, so that a
+mistake in an agent shows here and costs nothing.
 
     with PracticeAPI() as api:
         client = anthropic.Anthropic(base_url=api.url, api_key="test")
@@ -13,88 +12,54 @@ max_tokens.
 """
 
 import argparse
-import base64
 import hashlib
-import hmac
 import json
 import os
 import re
 import threading
-import time
-from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import takewhile
 from pathlib import Path
-from posixpath import normpath
+from types import SimpleNamespace
 
 # ------------------------------------------------------------------------------------------------
-# validation: the first broken rule raises ApiError
+# validation: the first broken rule raises ApiError; R1, R2 ... are the rules of shared/api_rules.md
 
-SHAPES = {  # object -> its fields; "name?" may be missing; the types of blocks stand last
-    "request": "model messages max_tokens system? tools? tool_choice? stop_sequences? stream? "
-    "metadata? thinking? output_config? cache_control? container? service_tier? speed? "
+WORDS = {str: "string", dict: "dictionary", list: "list", int: "integer", bool: "boolean"}
+WORDS |= {type(None): "null"}
+SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind may be a shape
+    "request": "model:string messages:list max_tokens:integer system:string|list? tools:list? "
+    "tool_choice:choice|null? stop_sequences:list? stream:boolean? metadata:dictionary? thinking? "
+    "output_config:dictionary? cache_control:mark|null? container? service_tier? speed? "
     "inference_geo? diagnostics?",
-    "tool": "name input_schema type? description? cache_control? strict? defer_loading? "
+    "choice": "type:'auto'|'any'|'tool'|'none' name:string? disable_parallel_tool_use:boolean?",
+    "mark": "type:'ephemeral' ttl:'5m'|'1h'?",
+    "message": "role:'user'|'assistant' content:string|list",
+    "custom": "name:^[a-zA-Z0-9_-]{1,64}$ input_schema:dictionary type:'custom'|null? "
+    "description:string? cache_control:mark|null? strict:boolean? defer_loading? "
     "input_examples? allowed_callers? eager_input_streaming?",
-    "message": "role content",
-    "cache_control": "type ttl?",
-    "text": "type text cache_control? citations?",
-    "tool_use": "type id name input caller? cache_control? toolset_name?",
-    "tool_result": "type tool_use_id content? is_error? cache_control? toolset_name?",
-    "thinking": "type thinking signature?",
-    "redacted_thinking": "type data",
-    "image": "type source cache_control?",
-    "document": "type source cache_control? citations? title? context?",
-    "search_result": "type source title content cache_control? citations?",
+    "text": "type text:string cache_control:mark|null? citations?",
+    "tool_use": "type id:^[a-zA-Z0-9_-]+$ name:string input:dictionary caller:dictionary? "
+    "cache_control:mark|null? toolset_name:string|null?",
+    "tool_result": "type tool_use_id:^[a-zA-Z0-9_-]+$ content:string|list? is_error:boolean? "
+    "cache_control:mark|null? toolset_name:string|null?",
+    "thinking": "type thinking:string signature:string|null?",
+    "redacted_thinking": "type data:string",
+    "image": "type source cache_control:mark|null?",
+    "document": "type source cache_control:mark|null? citations? title? context?",
+    "search_result": "type source title content cache_control:mark|null? citations?",
 }
-FIELDS_OF_TYPE = {  # a field that is not here may hold anything
-    str: "model role name id text data tool_use_id description",
-    list: "messages tools stop_sequences",
-    dict: "input input_schema tool_choice metadata output_config caller",
-    bool: "stream is_error strict",
-    int: "max_tokens",
-    str | list: "system content",
-    dict | None: "cache_control",
-    str | None: "signature toolset_name",
-}
-TYPE_OF = {name: kind for kind, names in FIELDS_OF_TYPE.items() for name in names.split()}
-WORDS = {str: "string", dict: "dictionary", list: "list", bool: "boolean", int: "integer"}
-BLOCKS = tuple(SHAPES)[4:]
-BLOCKS_OF_RESULTS = ("text", "image", "document", "search_result")
+BLOCKS = tuple(SHAPES)[5:]
+SHAPES["beta request"] = SHAPES["request"] + " context_management?"
+ALLOWED = {"tools": ("custom",), "system": ("text",)}  # role -> types of its blocks
+ALLOWED |= {"result": ("text", "image", "document", "search_result")}
+FORGED = "Invalid `signature` in `thinking` block"
 THINKING = ("thinking", "redacted_thinking")
-SIDES = {"tool_result": "user", "document": "user"}
-SIDES |= dict.fromkeys(["tool_use", *THINKING], "assistant")
-SECRET = b"practice"  # seals the signatures; no secret at all
-
-EMPTY_MESSAGE = (
-    "messages.{}: all messages must have non-empty content except for the optional final "
-    "assistant message"
-)
-NO_RESULT = (
-    "{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each "
-    "`tool_use` block must have a corresponding `tool_result` block in the next message."
-)
-NO_CALL = (
-    "{}: unexpected `tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` block must "
-    "have a corresponding `tool_use` block in the previous message."
-)
-TWO_RESULTS = (
-    "{}: each tool_use must have a single result. Found multiple `tool_result` blocks with id: {}"
-)
-NO_TOOLS = "Requests which include `tool_use` or `tool_result` blocks must define tools."
-PREFILL = (
-    "This model does not support assistant message prefill. "
-    "The conversation must end with a user message."
-)
-FORGED = "{}: Invalid `signature` in `thinking` block"
-MOVED = FORGED + ". The block is bound to a different conversation."
-CHANGED = (
-    "{}.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
-    "modified. These blocks must remain as they were in the original response."
-)
-NO_THINKING = "The `content[].thinking` in the thinking mode must be passed back to the API."
+SIDES = {"tool_result": "user", "document": "user", "tool_use": "assistant"}
+SIDES |= dict.fromkeys(THINKING, "assistant")
 
 
 class ApiError(Exception):
@@ -117,230 +82,177 @@ def validate(body, *, profile="claude", window=200_000, beta=False):
         json.dumps(body, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         need(False, f"The request body is not valid JSON: {error}")
-    check_request(body, profile, beta)
-    check_tools(body)
-    for i, block in enumerate(as_blocks(body.get("system", []))):
-        check_block(f"system.{i}", block, ("text",))
+    check_shape("", body, "beta request" if beta else "request")
+    for i, message in enumerate(body["messages"]):
+        check_shape(f"messages.{i}", message, "message")
+    for where, role, block in rendered(body):
+        check_block(where, role, block)
+    check_limits(body, profile)
     check_messages(body["messages"])
-    check_pairs(body)
-    types = {block["type"] for _, _, block in in_messages(body)}
-    need(body.get("tools") or not types & {"tool_use", "tool_result"}, NO_TOOLS)  # R19
+    check_pairs(body["messages"])
     if profile == "deepseek":
         check_thinking_comes_back(body["messages"])
     else:
-        need(body["messages"][-1]["role"] == "user", PREFILL)  # R14
+        last = body["messages"][-1]["role"]
+        need(last == "user", "This model does not support assistant message prefill.")  # R14
         check_signatures(body)
-        check_cache_marks(body)
+        ttls = [ttl for _, ttl in cache_marks(body)]
+        words = f"A maximum of 4 blocks with cache_control may be provided. Found {len(ttls)}."
+        need(len(ttls) <= 4, words)  # R28
+        need(ttls == sorted(ttls), "cache_control: ttl='1h' must not come after ttl='5m'")
     tokens = count_tokens(body)
     need(tokens <= window, f"prompt is too long: {tokens} tokens > {window} maximum")  # R22
 
 
-def check_shape(where, value, shape):
-    """R5: refuse a missing, unknown or mistyped field of the object at `where`."""
-    need(isinstance(value, dict), f"{where.rstrip('.')}: Input should be a valid dictionary")
-    names = SHAPES[shape].split()
-    for name in names:
-        need(name in value or name.endswith("?"), f"{where}{name}: Field required")
-    for name, content in value.items():
-        known = name in names or f"{name}?" in names
-        need(known, f"{where}{name}: Extra inputs are not permitted")
-        kind = TYPE_OF.get(name, object)
-        word = WORDS.get(getattr(kind, "__args__", [kind])[0])
-        need(isinstance(content, kind), f"{where}{name}: Input should be a valid {word}")
+def check_shape(where, value, kind):
+    """R5, R17: refuse a missing, unknown or mistyped field, at any depth that SHAPES names."""
+    kinds, prefix = kind.split("|"), f"{where}." if where else ""
+    if kinds[0] in SHAPES and (value is not None or "null" not in kinds):
+        need(isinstance(value, dict), f"{where}: Input should be a valid dictionary")
+        unknown = set(value)
+        for entry in SHAPES[kinds[0]].split():
+            name, _, inner = entry.rstrip("?").partition(":")
+            need(name in value or entry.endswith("?"), f"{prefix}{name}: Field required")
+            if name in value and inner:
+                check_shape(f"{prefix}{name}", value[name], inner)
+            unknown.discard(name)
+        need(not unknown, f"{prefix}{min(unknown, default='')}: Extra inputs are not permitted")
+    elif kind.startswith("^"):
+        fits = isinstance(value, str) and re.search(kind, value)
+        need(fits, f"{where}: String should match pattern '{kind}'")
+    else:
+        fits = {WORDS.get(type(value)), repr(value)} & set(kinds)
+        words = " or ".join(kinds) if "'" in kind else f"a valid {kinds[0]}"
+        need(fits, f"{where}: Input should be {words}")
 
 
-def check_request(body, profile, beta):
-    """R4 and R21, the top level; a beta header allows the field context_management."""
-    need(isinstance(body, dict), "Input should be a valid dictionary")
-    hidden = ["context_management"] if beta else []
-    check_shape("", {name: body[name] for name in body if name not in hidden}, "request")
-    model, limit = body["model"], body["max_tokens"]
+def check_block(where, role, block):
+    """R5, R12, R13, R18: one block, with what stands inside it."""
+    tag = block.get("type") if isinstance(block, dict) else None
+    tag = "custom" if role == "tools" else tag
+    words = "found using 'type' does not match any of the expected tags"
+    need(tag in ALLOWED.get(role, BLOCKS), f"{where}: Input tag {tag!r} {words}")
+    check_shape(f"{where}.{tag}", block, tag)
+    side, message = SIDES.get(tag, role), where.partition(".content")[0]
+    need(role in (side, "result"), f"{message}: `{tag}` blocks can only be in `{side}` messages")
+    if tag == "text":
+        empty_mark = not block["text"] and block.get("cache_control")
+        need(not empty_mark, f"{where}.text: cache_control cannot be set for empty text blocks")
+        need(block["text"], "messages: text content blocks must be non-empty")
+        blank = not block["text"].strip()
+        need(not blank, "messages: text content blocks must contain non-whitespace text")
+    elif tag == "tool_result":
+        content = block.get("content", "")
+        bare = block.get("is_error") and not content
+        need(not bare, f"{where}.tool_result: content cannot be empty if `is_error` is true")
+        for k, part in enumerate(content if isinstance(content, list) else []):
+            check_block(f"{where}.tool_result.content.{k}", "result", part)
+
+
+def check_limits(body, profile):
+    """R4, R17, R20, R21: what concerns the request as a whole."""
+    model, limit, tools = body["model"], body["max_tokens"], body.get("tools", [])
     if profile == "claude" and not model.startswith("claude-") and model != "practice":
         raise ApiError(404, "not_found_error", f"model: {model}")
+    words = f"which is the maximum allowed number of output tokens for {model}"
+    need(limit <= 128_000, f"max_tokens: {limit} > 128000, {words}")
     need(limit >= 0, "max_tokens: Input should be greater than or equal to 0")
-    words = "which is the maximum allowed number of output tokens for"
-    need(limit <= 128_000, f"max_tokens: {limit} > 128000, {words} {model}")
-
-
-def check_tools(body):
-    """R17 and R20: tool definitions and tool_choice."""
-    tools, choice = body.get("tools", []), body.get("tool_choice")
-    for i, tool in enumerate(tools):
-        where = f"tools.{i}.custom."
-        check_shape(where, tool, "tool")
-        need((tool.get("type") or "custom") == "custom", f"tools.{i}: Input tag is not 'custom'")
-        check_name(f"{where}name", tool["name"], "^[a-zA-Z0-9_-]{1,64}$")
-        is_object = tool["input_schema"].get("type") == "object"
-        need(is_object, f"{where}input_schema.type: Input should be 'object'")
-    unique = len({tool["name"] for tool in tools}) == len(tools)
-    need(unique, "tools: Tool names must be unique.")
-    if choice is not None:
-        need(tools, "tool_choice may only be specified while providing tools.")
-        kind = choice.get("type")
-        need(kind in ("auto", "any", "tool", "none"), f"tool_choice: Input tag {kind!r} is unknown")
-        strict = body["model"].startswith(("claude-opus-5-5", "claude-fable-5"))
-        forced = strict and kind in ("any", "tool")
-        need(not forced, "tool_choice: Forced tool use is not supported for this model.")
-
-
-def check_name(where, name, pattern):
-    """R17: names and ids are made of plain characters."""
-    need(re.search(pattern, name), f"{where}: String should match pattern '{pattern}'")
+    objects = all(tool["input_schema"].get("type") == "object" for tool in tools)
+    need(objects, "tools: input_schema.type: Input should be 'object'")
+    names = [tool["name"] for tool in tools]
+    need(len(set(names)) == len(names), "tools: Tool names must be unique.")
+    choice = body.get("tool_choice")
+    need(tools or not choice, "tool_choice may only be specified while providing tools.")
+    forced = choice and choice["type"] in ("any", "tool")
+    strict = model.startswith(("claude-opus-5-5", "claude-fable-5"))
+    need(not (forced and strict), "tool_choice: Forced tool use is not supported for this model.")
+    used = {block["type"] for _, _, block in rendered(body) if "type" in block}
+    words = "Requests which include `tool_use` or `tool_result` blocks must define tools."
+    need(tools or not used & {"tool_use", "tool_result"}, words)  # R19
 
 
 def check_messages(messages):
-    """R6, R7, R12, R13, R16: roles, and blocks that fit them."""
+    """R7, R13: there is something to answer, and it begins with the user."""
     need(messages, "messages: at least one message is required")
+    need(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
+    words = "all messages must have non-empty content except for the optional final assistant one"
     for i, message in enumerate(messages):
-        check_shape(f"messages.{i}.", message, "message")
-        role, where = message["role"], f"messages.{i}.role"
-        need(role != "system", f"{where}: role 'system' is not supported by this model")
-        need(role in ("user", "assistant"), f"{where}: Input should be 'user' or 'assistant'")
-        last = role == "assistant" and i == len(messages) - 1
-        need(message["content"] or last, EMPTY_MESSAGE.format(i))
-    first = messages[0]["role"]
-    need(first == "user", 'messages: first message must use the "user" role')
-    for where, role, block in in_messages({"messages": messages}):
-        check_block(where, block, BLOCKS)
-        kind, message = block["type"], where.rpartition(".content")[0]
-        side = SIDES.get(kind, role)
-        need(side == role, f"{message}: `{kind}` blocks can only be in `{side}` messages")
-        cited = (role, kind) == ("user", "text") and block.get("citations")
-        need(not cited, f"{where}.text.citations: Extra inputs are not permitted")
+        last = message["role"] == "assistant" and i == len(messages) - 1
+        need(message["content"] or last, f"messages.{i}: {words}")
 
 
-def check_block(where, block, allowed):
-    """R5, R13, R17, R18: one block whose type must be among `allowed`."""
-    tag = block.get("type") if isinstance(block, dict) else None
-    words = "found using 'type' does not match any of the expected tags"
-    need(tag in allowed, f"{where}: Input tag {tag!r} {words}: {', '.join(allowed)}")
-    check_shape(f"{where}.{tag}.", block, tag)
-    if tag == "text":
-        check_text(where, block)
-    elif tag == "tool_use":
-        check_name(f"{where}.{tag}.id", block["id"], "^[a-zA-Z0-9_-]+$")
-    elif tag == "tool_result":
-        check_name(f"{where}.{tag}.tool_use_id", block["tool_use_id"], "^[a-zA-Z0-9_-]+$")
-        content = block.get("content", "")
-        bare = block.get("is_error") and not content
-        need(not bare, f"{where}.{tag}: content cannot be empty if `is_error` is true")
-        for k, part in enumerate([] if isinstance(content, str) else content):
-            check_block(f"{where}.{tag}.content.{k}", part, BLOCKS_OF_RESULTS)
-
-
-def check_text(where, block):
-    """R13 and R28: a text block holds something to read."""
-    text, place = block["text"], where.partition(".")[0]
-    marked = not text and block.get("cache_control")
-    need(not marked, f"{where}.text: cache_control cannot be set for empty text blocks")
-    need(text, f"{place}: text content blocks must be non-empty")
-    need(text.strip(), f"{place}: text content blocks must contain non-whitespace text")
-
-
-def check_pairs(body):
+def check_pairs(messages):
     """R8 to R11: a result in the next turn for every call, a call just before every result."""
-    known, calls = set(), []
-    rounds = turns(body)
-    for blocks, following in zip(rounds, [*rounds[1:], []], strict=True):
-        check_results(blocks, calls)
-        calls = []
-        for where, block in blocks:
-            if block["type"] == "tool_use":
-                need(block["id"] not in known, f"{where}: `tool_use` ids must be unique")
-                known.add(block["id"])
-                calls.append(block["id"])
-        results = takewhile(lambda item: item[1]["type"] == "tool_result", following)
-        answered = [block["tool_use_id"] for _, block in results]
-        missing = [name for name in calls if name not in answered]
-        message = blocks[-1][0].rpartition(".content")[0]
-        need(not missing, NO_RESULT.format(message, ", ".join(missing)))
-
-
-def check_results(blocks, calls):
-    """R9 and R11: each result of a turn answers a call of the turn before, once."""
-    seen = set()
-    for where, block in blocks:
+    used, calls, waiting, caller, before = set(), [], [], "", ""
+    for where, role, block in [*rendered({"messages": messages}), ("", "end", {"type": ""})]:
         if block["type"] == "tool_result":
             name = block["tool_use_id"]
-            need(name in calls, NO_CALL.format(where, name))
-            need(name not in seen, TWO_RESULTS.format(where, name))
-            seen.add(name)
+            words = "unexpected `tool_use_id` found in `tool_result` blocks"
+            need(name in calls, f"{where}: {words}: {name}")
+            need(name in waiting, f"{where}: each tool_use must have a single result: {name}")
+            waiting.remove(name)
+        elif (before, role) != ("assistant", "assistant"):  # neighbours of one role are one turn
+            words = "`tool_use` ids were found without `tool_result` blocks immediately after"
+            need(not waiting, f"{caller}: {words}: {', '.join(waiting)}")
+            calls = []
+        if block["type"] == "tool_use":
+            need(block["id"] not in used, f"{where}: `tool_use` ids must be unique")
+            used.add(block["id"])
+            calls.append(block["id"])
+            waiting.append(block["id"])
+            caller = where.partition(".content")[0]
+        before = role
+
+
+def check_signatures(body):
+    """R25 to R27: thinking is ours, whole in the newest reply, and where it was made."""
+    prefix, newest, parts, moved = "", "", [], ""
+    for where, role, block in rendered(body):
+        message = where.rpartition(".")[0]
+        if role == "assistant" and message != newest:
+            newest, parts = message, []
+        if block.get("type") in THINKING:
+            signature = block.get("signature") or ""
+            claim = signature.rpartition(" ")[0]
+            need(claim and signature == seal(claim), f"{where}: {FORGED}")
+            number, total, made_after = claim.split(" ")
+            parts.append((int(number), int(total)))
+            moved = moved or ("" if made_after == prefix else where)
+        prefix = chained(prefix, role, block)
+    whole = [(k + 1, total) for first, total in parts if first == 1 for k in range(total)]
+    words = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be"
+    need(parts == whole, f"{newest}.0: {words} modified.")
+    need(not moved, f"{moved}: {FORGED}. The block is bound to a different conversation.")
 
 
 def check_thinking_comes_back(messages):
     """The rule of DeepSeek: whoever calls a tool after thinking sends the thinking back."""
     for message in messages:
         types = {block["type"] for block in as_blocks(message["content"])}
-        need("tool_use" not in types or types & set(THINKING), NO_THINKING)
+        words = "The `content[].thinking` in the thinking mode must be passed back to the API."
+        need("tool_use" not in types or types & set(THINKING), words)
 
 
-def check_signatures(body):
-    """R25 to R27: thinking is ours, whole in the newest reply, and where it was made."""
-    digest, found, newest = hashlib.sha256(), [], ""
-    for where, role, block in rendered(body):
-        message = where.rpartition(".")[0]
-        newest = message if role == "assistant" else newest
-        if block.get("type") in THINKING:
-            claim = read_signature(block)
-            need(claim, FORGED.format(where))
-            found.append((where, message, claim, digest.hexdigest()))
-        digest.update(canonical(role, block, sort_keys=True))
-    places = [(k, n) for _, message, (_, k, n), _ in found if message == newest]
-    whole = [(k + 1, n) for first, n in places if first == 1 for k in range(n)]
-    need(places == whole, CHANGED.format(newest))
-    for where, _, (prefix, _, _), true_prefix in found:
-        need(prefix == true_prefix, MOVED.format(where))
-
-
-def signature(prefix, k, n):
-    """The signature of block k of n thinking blocks that follow the blocks with this hash."""
-    claim = f"{prefix} {k} {n}"
-    seal = hmac.new(SECRET, claim.encode(), "sha256").hexdigest()
-    return base64.b64encode(f"{claim} {seal}".encode()).decode()
-
-
-def read_signature(block):
-    """(prefix, k, n) of a thinking block that we signed, or None."""
-    signed = block.get("signature", block.get("data"))
-    try:
-        prefix, k, n, _ = base64.b64decode(signed).decode().split()
-        claim = prefix, int(k), int(n)
-    except (TypeError, ValueError):
-        return None
-    return claim if signature(*claim) == signed else None
+def seal(claim):
+    """The claim and a proof that it is ours; here anyone could forge it, which is no harm."""
+    return f"{claim} {hashlib.sha256(f'practice {claim}'.encode()).hexdigest()}"
 
 
 def sign(body, content):
-    """Sign the thinking blocks of this reply to `body`; one that has a signature keeps it."""
-    digest, done = hashlib.sha256(), 0
+    """Sign the thinking of this reply to `body`: which of how many it is, and after what."""
+    prefix, total = "", sum(block["type"] == "thinking" for block in content)
     for _, role, block in rendered(body):
-        digest.update(canonical(role, block, sort_keys=True))
-    total = sum(block["type"] == "thinking" for block in content)
+        prefix = chained(prefix, role, block)
+    number = 0
     for block in content:
         if block["type"] == "thinking":
-            done += 1
-            block.setdefault("signature", signature(digest.hexdigest(), done, total))
-        digest.update(canonical("assistant", block, sort_keys=True))
-
-
-def check_cache_marks(body):
-    """R28: at most four marks, those of an hour before those of five minutes."""
-    holders = [("", body), *((f"{where}.", block) for where, _, block in rendered(body))]
-    for where, block in holders:
-        mark = block.get("cache_control") or {"type": "ephemeral"}
-        check_shape(f"{where}cache_control.ephemeral.", mark, "cache_control")
-        fits = mark["type"] == "ephemeral" and mark.get("ttl", "5m") in ("5m", "1h")
-        need(fits, f"{where}cache_control: Input should be 'ephemeral' with ttl '5m' or '1h'")
-    ttls = [ttl for _, ttl in cache_marks(body)]
-    words = "A maximum of 4 blocks with cache_control may be provided."
-    need(len(ttls) <= 4, f"{words} Found {len(ttls)}.")
-    need(ttls == sorted(ttls), "cache_control: ttl='1h' must not come after ttl='5m'")
+            number += 1
+            block.setdefault("signature", seal(f"{number} {total} {prefix}"))
+        prefix = chained(prefix, "assistant", block)
 
 
 # ------------------------------------------------------------------------------------------------
 # the request as the model sees it; tokens and the prompt cache
-
-IMAGE_TOKENS = 1600
 
 
 def as_blocks(content):
@@ -352,52 +264,33 @@ def as_blocks(content):
 
 def rendered(body):
     """Yield (where, role, block) for every block in the order tools, system, messages."""
-    for role in ("tools", "system"):
-        for i, block in enumerate(as_blocks(body.get(role, []))):
-            yield f"{role}.{i}", role, block
-    yield from in_messages(body)
-
-
-def in_messages(body):
-    """Yield (where, role, block) for every block of the messages."""
+    lists = [(role, role, body.get(role, [])) for role in ("tools", "system")]
     for i, message in enumerate(body["messages"]):
-        for j, block in enumerate(as_blocks(message["content"])):
-            yield f"messages.{i}.content.{j}", message["role"], block
+        lists.append((f"messages.{i}.content", message["role"], message["content"]))
+    for where, role, content in lists:
+        for j, block in enumerate(as_blocks(content)):
+            yield f"{where}.{j}", role, block
 
 
-def turns(body):
-    """[[(where, block), ...], ...]: neighbouring messages of one role are one turn."""
-    found, before = [], None
-    for where, role, block in in_messages(body):
-        if role != before:
-            found.append([])
-        found[-1].append((where, block))
-        before = role
-    return found
+def unmarked(block):
+    """The block without its cache mark, as JSON; the SDK may shuffle its fields, not deeper."""
+    fields = sorted(item for item in block.items() if item[0] != "cache_control")
+    return json.dumps(dict(fields), ensure_ascii=False)
 
 
-def unmarked(value):
-    """A copy without cache_control at any depth."""
-    if isinstance(value, list):
-        return [unmarked(item) for item in value]
-    if isinstance(value, dict):
-        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
-    return value
-
-
-def canonical(role, block, sort_keys=False):
-    """The bytes that stand for a block in a hash."""
-    return json.dumps([role, unmarked(block)], ensure_ascii=False, sort_keys=sort_keys).encode()
+def chained(prefix, role, block):
+    """The hash of a block and of all before it, which have the hash `prefix`."""
+    return hashlib.sha256(f"{prefix} {role} {unmarked(block)}".encode()).hexdigest()
 
 
 def block_tokens(block):
-    """The block's JSON in UTF-8 bytes / 4, rounded up; IMAGE_TOKENS for an image or document."""
+    """UTF-8 bytes of the block's JSON / 4, rounded up; 1600 for an image or document."""
     if block.get("type") in ("image", "document"):
-        return IMAGE_TOKENS
+        return 1600
     inner = block.get("content")
     if isinstance(inner, list):
         return block_tokens(block | {"content": ""}) + sum(map(block_tokens, inner))
-    return -(-len(json.dumps(unmarked(block), ensure_ascii=False).encode()) // 4)
+    return -(-len(unmarked(block).encode()) // 4)
 
 
 def count_tokens(body, count=block_tokens):
@@ -408,13 +301,15 @@ def count_tokens(body, count=block_tokens):
 def cache_marks(body):
     """[(position, ttl)] of every cache mark, the automatic one of the top level included."""
     blocks = [block for _, _, block in rendered(body)]
-    ttls = [(block.get("cache_control") or {"ttl": ""}).get("ttl", "5m") for block in blocks]
-    if body.get("cache_control"):
+    marks = [block.get("cache_control") for block in blocks]
+    automatic = body.get("cache_control")
+    if automatic:
         last = max(at for at, block in enumerate(blocks) if block.get("type") not in THINKING)
-        ttl = body["cache_control"].get("ttl", "5m")
-        need(ttls[last] in ("", ttl), "cache_control: two different ttl on the last block")
-        ttls[last] = ttl
-    return [(at, ttl) for at, ttl in enumerate(ttls) if ttl]
+        marks[last] = marks[last] or automatic
+    ttls = [(at, mark.get("ttl", "5m")) for at, mark in enumerate(marks) if mark]
+    same = not automatic or dict(ttls)[last] == automatic.get("ttl", "5m")
+    need(same, "cache_control: two different ttl on the last block")
+    return ttls
 
 
 class PromptCache:
@@ -428,14 +323,15 @@ class PromptCache:
 
     def usage(self, body, content=()):
         """The usage of the reply `content` to `body`; remembers the entries it writes."""
-        digest, hashes, sizes = hashlib.sha256(body["model"].encode()), [], [0]
+        prefix, hashes, sizes = body["model"], [], [0]
         for _, role, block in rendered(body):
-            digest.update(canonical(role, block))
-            hashes.append(digest.hexdigest())
+            prefix = chained(prefix, role, block)
+            hashes.append(prefix)
             sizes.append(sizes[-1] + self.count(block))  # sizes[n]: the first n blocks
         marks = [(at, ttl) for at, ttl in cache_marks(body) if sizes[at + 1] >= self.minimum]
+        near = [at - back for at, _ in reversed(marks) for back in range(min(20, at + 1))]
+        hit = next((at + 1 for at in near if hashes[at] in self.entries), 0)
         last = marks[-1][0] + 1 if marks else 0
-        hit = self.longest_hit(hashes, [at for at, _ in marks])
         hour = max([hit, *(at + 1 for at, ttl in marks if ttl == "1h")])
         self.entries.update(hashes[at] for at, _ in marks)
         return {
@@ -449,358 +345,272 @@ class PromptCache:
             },
         }
 
-    def longest_hit(self, hashes, marks):
-        """How many blocks are read: from each mark, newest first, up to 20 blocks back."""
-        for mark in reversed(marks):
-            for at in range(mark, max(-1, mark - 20), -1):
-                if hashes[at] in self.entries:
-                    return at + 1
-        return 0
-
 
 # ------------------------------------------------------------------------------------------------
 # the practice model: a script that decides from the request alone
 
 HELP = """I am a script without intelligence, here to practise on. I can:
-- Read every Python file in DIR one by one (or: several at once)
+- Read every Python file in DIR/ one by one (or: several at once)
 - Keep reading files until compression triggers automatically
 - Use the compact tool to manually compress the conversation, focus on X
-- Run `COMMAND`, Read FILE, Replace `a` with `b` in FILE
+- Run `COMMAND`, or Read FILE
 - answer a question from what stands in the context, and summarise it"""
-LABEL = re.compile(r"(?mi)^\[([^\]\n]*user[^\]\n]*)\]\n")  # what stands above the request
 PLAN = re.compile(r"Plan( again)?: \d+ files to read: (.+)")
 ENTRY = re.compile(
-    r"(?:\A|\n\n)(?:(user|assistant): |(call) ([\w-]+) (?={)|(result) of ([\w-]+): )"
+    r"(?:\A|\n\n)(user: |assistant: |call [\w-]+ (?={)|result of [\w-]+: |\[\.\.\. cut )"
 )
-FOLDER = re.compile(
-    r"(?i)(?:\b(?:in|under|from|inside)\s+|[\u5728\u53d6]\s*)(?!parallel|order|one\b)"
-    r"(?:the\s+)?(?:directory\s+|folder\s+)?([a-z0-9_./-]+)"
+COMPRESSED = re.compile(  # summary, calls before, "in progress", request
+    r"(?s)\[Conversation compressed[^\n]*\n\n(.*?)(?:\n\nCalls before this point[^\n]*(.*?))?"
+    r"(?:\n\n\[[^\]\n]*user[^\]\n]*?(in progress)?\]\n(.*?)(?:\n\[Go on from here.*)?)?$"
 )
+FOLDER = re.compile(r"(?ia)\bin (?!this|order|parallel|one)(?:the )?([\w./-]+)|([\w./-]+)/")
 UNTIL = re.compile("(?i)until|\u76f4\u5230")
 SEVERAL = re.compile("(?i)several|at once|parallel|\u540c\u65f6")
-FOCUS = re.compile("(?i)(?:focus(?:ed|ing)? on|\u91cd\u70b9|\u805a\u7126|\u5173\u6ce8)(.+)")
-COMMON = """what which who whom how many much does did the and that this are was were for from with
-have has had you your there file files line lines about tell say says"""
-
-
-@dataclass
-class View:
-    """What a request shows: the newest request of the user and what was done for it."""
-
-    request: str = ""
-    in_progress: bool = False  # a compaction happened while it was being worked on
-    summary: str = ""
-    trail: list = field(default_factory=list)  # (tool, argument) of calls before the compaction
-    calls: list = field(default_factory=list)  # {"tool", "argument", "result"} of visible calls
-    since: int = 0  # calls[since:] were made for the newest request
-    texts: list = field(default_factory=list)  # what the assistant said since that request
-    said: list = field(default_factory=list)  # what the assistant said at all
+COMMON = re.compile("what|which|who|whom|how|many|much|does|did|the|and|that|this|are|was|from")
 
 
 def practice_reply(body):
     """(content blocks, stop reason) of the script's answer to a request."""
-    view = look(events(body["messages"]))
+    view = look(steps(body["messages"]))
+    matches = ((re.search(pattern, view.request), act) for pattern, act in BEHAVIOURS)
+    match, act = next((match, act) for match, act in matches if match)
+    text, calls = act(view, match)
     offered = [tool["name"] for tool in body.get("tools", [])]
-    if not offered and re.search("(?i)summar|\u6458\u8981|\u603b\u7ed3", view.request):
-        system = "\n".join(block["text"] for block in as_blocks(body.get("system", "")))
-        text, calls = summarise(f"{system}\n{view.request}"), []
-    else:
-        matches = ((re.search(pattern, view.request), act) for pattern, act in BEHAVIOURS)
-        match, act = next((match, act) for match, act in matches if match)
-        text, calls = act(view, match)
     lacking = [tool for tool, _ in calls if tool not in offered]
     if lacking:
         text, calls = f"I need the tool {lacking[0]}, which this request does not offer.", []
     content = [{"type": "text", "text": text}] if text else []
-    seed = json.dumps(body["messages"])
-    for number, (tool, inputs) in enumerate(calls):
-        name = "toolu_" + hashlib.sha256(f"{number}{seed}".encode()).hexdigest()[:24]
-        block = {"type": "tool_use", "id": name, "name": tool, "input": inputs}
-        content.append(block | {"caller": {"type": "direct"}})
+    for number, (tool, given) in enumerate(calls):
+        seed = f"{number}{json.dumps(body['messages'])}"
+        name = f"toolu_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
+        call = {"type": "tool_use", "id": name, "name": tool, "input": given}
+        content.append(call | {"caller": {"type": "direct"}})
     return content, "tool_use" if calls else "end_turn"
 
 
-def events(messages):
-    """Yield (kind, key, value) for what happened: user, assistant, call, result."""
-    for message in messages:
-        for block in as_blocks(message["content"]):
-            if block["type"] == "text":
-                yield message["role"], "", block["text"]
-            elif block["type"] == "tool_use":
-                yield "call", block["id"], (block["name"], argument(block["input"]))
-            elif block["type"] == "tool_result":
-                parts = as_blocks(block.get("content", ""))
-                text = "\n".join(part.get("text", "") for part in parts)
-                yield "result", block["tool_use_id"], text
+def steps(messages):
+    """What happened, as [kind, argument, text]; kind: "user", "assistant" or a tool's name."""
+    found, calls = [], {}
+    for _, role, block in rendered({"messages": messages}):
+        if block["type"] == "text":
+            found.append([role, "", block["text"]])
+        elif block["type"] == "tool_use":
+            given = json.dumps(block["input"], ensure_ascii=False)
+            calls[block["id"]] = [block["name"], main_argument(given), ""]
+            found.append(calls[block["id"]])
+        elif block["type"] == "tool_result":
+            parts = [part.get("text", "") for part in as_blocks(block.get("content", ""))]
+            cleared = parts and parts[0].startswith("[Previous: used ")
+            calls[block["tool_use_id"]][2] = "" if cleared else "\n".join(parts)
+    return found
 
 
-def events_of_text(data):
-    """The same from the flat text that a summariser gets."""
-    starts = list(ENTRY.finditer(data))
-    for match, end in zip(starts, [*(m.start() for m in starts[1:]), len(data)], strict=True):
-        text = data[match.end() : end].strip("\n")
-        if match[2]:
-            found = re.search(r'"(?:command|path|focus)": "((?:[^"\\]|\\.)*)"', text)
-            yield "call", match[3], (match[3], json.loads(f'"{found[1]}"') if found else "")
+def steps_of_text(data):
+    """The same from the text that a summariser gets; an entry starts in column 0."""
+    found, waiting = [], []
+    parts = ENTRY.split(data)
+    for head, text in zip(parts[1::2], parts[2::2], strict=True):
+        kind, name = head.split()[0].strip(":"), head.split()[-1].strip(":")
+        if kind == "call":
+            found.append([name, main_argument(text), ""])
+            waiting.append(found[-1])
+        elif kind == "result":
+            answered = next((step for step in waiting if step[0] == name), ["", "", ""])
+            answered[2] = text.replace("\n  ", "\n")
+            waiting = [step for step in waiting if step is not answered]
         else:
-            yield match[1] or "result", match[5] or "", text
+            found.append([kind, "", text])
+            waiting = []  # after a gap nobody knows whose result comes
+    return found
 
 
-def argument(inputs):
-    """The main argument of a call."""
-    return str(inputs.get("command") or inputs.get("path") or inputs.get("focus") or "")
+def main_argument(given):
+    """The command, path or focus in the JSON of a call's input, which may be cut."""
+    found = re.search(r'"(?:command|path|focus)": "((?:[^"\\]|\\.)*)"', given)
+    return found[1] if found else ""
 
 
 def look(happened):
-    """The View of a list of events."""
-    view, waiting = View(), {}
-    for kind, key, value in happened:
-        if kind == "user" and value.startswith("[Conversation compressed"):
-            read_compressed(view, value)
-        elif kind == "user" and value.strip() != "(continue)":
-            view.request, view.in_progress = value, False
-            view.since, view.texts = len(view.calls), []
-        elif kind == "assistant":
-            view.texts.append(value)
-            view.said.append(value)
-        elif kind == "call":
-            view.calls.append({"tool": value[0], "argument": value[1], "result": ""})
-            waiting.setdefault(key, []).append(view.calls[-1])
-        elif kind == "result" and waiting.get(key):
-            cleared = value.startswith("[Previous: used ")
-            waiting[key].pop(0)["result"] = "" if cleared else value
+    """What the steps show: the newest request of the user and what was done for it."""
+    view = SimpleNamespace(request="", in_progress="", summary="", trail="", steps=[], new=[])
+    for step in happened:
+        compressed = COMPRESSED.match(step[2]) if step[0] == "user" else None
+        if compressed:
+            found = [part or "" for part in compressed.groups()]
+            view.summary, view.trail, view.in_progress, view.request = found
+        elif step[0] != "user":
+            view.steps.append(step)
+            view.new.append(step)  # what was done for the newest request
+        elif step[2].strip() != "(continue)":
+            view.request, view.in_progress, view.new = step[2], "", []
     return view
-
-
-def read_compressed(view, text):
-    """Take summary, trail and request from the message that a compaction leaves."""
-    head, label, request = text, "", ""
-    for match in LABEL.finditer(text):  # the last one counts
-        head, label, request = text[: match.start()], match[1].lower(), text[match.end() :]
-    rest = head.partition("\n\n")[2]
-    view.summary, _, trail = rest.partition("\n\nCalls before this point")
-    view.trail = re.findall(r"(?m)^- (\S+) ?(.*)$", trail)
-    view.request = request.partition("\n[Go on from here")[0]
-    view.in_progress = "in progress" in label
 
 
 def facts(text):
     """What a file holds: its number of lines, first definitions and numbers, or first line."""
-    cut = "+" if re.search(r"\[\.\.\. .*\d characters", text) else ""
-    found = re.findall(r"(?m)^[ \t\d:|]*((?:def|class) \w+)", text)[:4]
-    found += re.findall(r"(?m)^[ \t\d:|]*([A-Z_]{2,} = [\d_.]+)", text)[:3]
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "empty")
-    return f"{len(text.splitlines())}{cut} lines, " + ", ".join(found or [first[:80]])
+    cut = "+" if "\n[... " in text else ""
+    found = re.findall(r"(?m)^\s*((?:def|class) \w+)", text)[:4]
+    found += re.findall(r"(?m)^([A-Z][A-Z_\d]+ = [\d_.]+)", text)[:3]
+    first = text.strip().partition("\n")[0][:80]
+    return f"{len(text.splitlines())}{cut} lines, {', '.join(found) or first}"
 
 
 def files_read(view):
     """{path: facts} of every file that the context shows as read, "" where the facts are gone."""
-    found = dict(re.findall(r"(?m)^- read (.+?): (.*)$", view.summary))
+    found = {}
     if "accomplished" in view.summary:  # else nothing is known of the files on the trail
-        reads = [path for tool, path in view.trail if tool == "read_file"]
-        found = {**dict.fromkeys(map(normpath, reads), ""), **found}
-    for call in view.calls:
-        if call["tool"] == "read_file":
-            path = normpath(call["argument"])
-            found[path] = facts(call["result"]) if call["result"] else found.get(path, "")
+        found = dict.fromkeys(re.findall(r"(?m)^- read_file (.+)$", view.trail), "")
+    found |= dict(re.findall(r"(?m)^- read (.+?): (.*)$", view.summary))
+    for tool, path, text in view.steps:
+        if tool == "read_file":
+            found[path] = facts(text) if text else found.get(path, "")
     return found
 
 
 def find_plan(view):
-    """The files of the newest plan in sight, or None."""
-    for text in reversed(view.texts):
-        if PLAN.search(text):
-            return PLAN.search(text)[2].split(", ")
-    match = PLAN.search(view.summary) if view.in_progress else None
-    if match and (match[1] or "accomplished" in view.summary):
-        return match[2].split(", ")
-    return None
-
-
-def listing(request):
-    """(command, pattern): how to list the files that a request names, and how they look."""
-    named = FOLDER.search(request)
-    folder = named[1].rstrip("/.") if named else ""
-    folder = "." if folder in ("", "this", "current", "the", "directory", "folder") else folder
-    until = UNTIL.search(request)
-    ending = re.search(r"\*(\.\w+)|\s(\.\w+) file", request)
-    name = "*.py" if until or re.search("(?i)python", request) else "*"
-    name = "*" + (ending[1] or ending[2]) if ending else name
-    if until:
-        command = f'find {folder} -type f -name "{name}" -not -path "*/.*" | sort | head -200'
-        return command, f"{folder}/{name}"
-    return f"ls -1dp {folder}/{name}", f"{folder}/{name}"
+    """(" again" or "", files) of the newest plan in sight, or None."""
+    told = [text for kind, _, text in view.new if kind == "assistant"]
+    if view.in_progress and re.search("accomplished|Plan again", view.summary):
+        told.insert(0, view.summary)
+    plans = PLAN.findall("\n".join(told))
+    return (plans[-1][0], plans[-1][1].split(", ")) if plans else None
 
 
 def read_on(view, _):
     """List, plan, read the files of the plan, answer."""
-    command, pattern = listing(view.request)
-    plan, text, known = find_plan(view), "", files_read(view)
+    folder = next(filter(None, FOLDER.search(f"{view.request} ./").groups())).rstrip("/.") or "."
+    until = UNTIL.search(view.request)
+    ending = ".md" if re.search(r"(?i)markdown|\.md\b", view.request) else ""
+    ending = ".py" if until or re.search(r"(?i)python|\.py\b", view.request) else ending
+    levels = ["", "*/", "*/*/"] if until else [""]
+    patterns = [f"{folder}/{level}*{ending}".removeprefix("./") for level in levels]
+    command = "ls -1dp " + " ".join(patterns)
+    again, plan = find_plan(view) or ("", None)
+    text, known = "", files_read(view)
     if plan is None:
-        calls = [call for call in view.calls[view.since :] if call["argument"] == command]
-        if not calls or not calls[-1]["result"]:
+        listed = [result for _, given, result in view.new if given == command and result]
+        if not listed:
             return "", [("bash", {"command": command})]
-        lines = [line for line in calls[-1]["result"].splitlines() if not line.endswith("/")]
-        plan = [normpath(line) for line in lines if fnmatchcase(line, pattern)]
-        if not plan:
-            return f"I found no file {pattern}: {calls[-1]['result'][:200]}", []
+        lines = [line for line in listed[-1].splitlines() if not line.endswith("/")]
+        plan = [line for line in lines if fnmatchcase(line, patterns[0])]
         again = " again" if view.in_progress else ""
         text = f"Plan{again}: {len(plan)} files to read: {', '.join(plan)}"
     left = [path for path in plan if path not in known]
-    if left and not seen_enough(view):
+    reads = [step for step in view.steps if step[0] == "read_file"]
+    seen_enough = until and view.in_progress and len(reads) > 3  # three after the compaction
+    if left and not seen_enough:
         number = 5 if SEVERAL.search(view.request) else 1
         return text, [("read_file", {"path": path}) for path in left[:number]]
-    lines = [f"- {path}: {known[path] or 'read, but no longer in my context'}" for path in known]
-    lines = [line for line in lines if fnmatchcase(line, f"- {normpath(pattern)}: *")]
-    return f"I have read {len(lines)} files ({pattern}).\n" + "\n".join(lines), []
+    lines = [
+        f"- {path}: {fact or 'read, but no longer in my context'}"
+        for path, fact in known.items()
+        if fnmatchcase(path, patterns[0])
+    ]
+    return "\n".join([f"I have read {len(lines)} files ({patterns[0]}).", *lines]), []
 
 
-def seen_enough(view):
-    """Reading "until compaction" ends three files after one; the open exchange is a fourth."""
-    reads = [call for call in view.calls if call["tool"] == "read_file"]
-    return UNTIL.search(view.request) and view.in_progress and len(reads) > 3
+def once(tool, field, say):
+    """A behaviour: call the tool with what the pattern found, then say what came of it."""
+
+    def act(view, match):
+        done = [text for kind, _, text in view.new if kind == tool]
+        if done:
+            return say(match[1], done[-1]), []
+        return "", [(tool, {field: match[1]} if match[1] else {})]
+
+    return act
 
 
-def compact(view, match):
-    """Call the compact tool once, then say what came of it."""
-    done = [call for call in view.calls[view.since :] if call["tool"] == "compact"]
-    if not done:
-        focus = FOCUS.search(match[0])
-        focus = {"focus": focus[1].strip(" .:\u3002\uff1a")} if focus else {}
-        return "", [("compact", focus)]
-    if view.in_progress and done[-1]["result"].startswith("Compressing"):
-        return "The conversation is compressed. I go on from its summary.", []
-    return f"The compact tool answered: {done[-1]['result']}", []
-
-
-def run(view, match):
-    """Run a command once, then tell what it printed."""
-    done = [call for call in view.calls[view.since :] if call["tool"] == "bash"]
-    if not done:
-        return "", [("bash", {"command": match[1]})]
-    lines = done[-1]["result"].splitlines()
-    return f"The command printed {len(lines)} lines:\n" + "\n".join(lines[:5]), []
-
-
-def read_one(view, match):
-    """Read one file, then tell what it holds."""
-    done = [call for call in view.calls[view.since :] if call["tool"] == "read_file"]
-    if not done:
-        return "", [("read_file", {"path": match[1]})]
-    return f"{match[1]}: {facts(done[-1]['result'])}", []
-
-
-def replace(view, match):
-    """Read the file unless it is in sight, edit it, read it again."""
-    old, new, path = match.groups()
-    tools = [call["tool"] for call in view.calls[view.since :]]
-    seen = any(call["argument"] == path and call["result"] for call in view.calls)
-    if "edit_file" not in tools:
-        edit = ("edit_file", {"path": path, "old_text": old, "new_text": new})
-        return "", [edit if seen else ("read_file", {"path": path})]
-    if tools[-1] == "edit_file" and not view.calls[-1]["result"].startswith("Error"):
-        return "", [("read_file", {"path": path})]
-    return f"{path}: {view.calls[-1]['result'][:200]}", []
+def after_compact(_, result):
+    """What to say when the compact tool was called: the result tells how it went."""
+    if result.startswith("Compressing"):
+        return "The conversation is compressed. I go on from its summary."
+    return f"The compact tool answered: {result}"
 
 
 def answer(view, _):
-    """The lines of the context that share the rarest words with the question."""
+    """The lines of the context that share most with the question."""
     lines = view.summary.replace(" | ", "\n").splitlines()
-    lines = [line for line in lines if not line.startswith(("- asked: ", "- read "))]
-    lines += [f"{path}: {fact}" for path, fact in files_read(view).items()]
-    found = best_lines(view.request, lines + lines_seen(view), 3)
+    lines = [line for line in lines if not line.startswith("- asked: ")] + lines_seen(view)
+    found = best_lines(view.request, lines, 3)
     return "\n".join(found) or "The context that I see does not hold the answer.", []
 
 
 def lines_seen(view):
     """The lines of all results, and what the assistant said."""
-    texts = [call["result"] for call in view.calls] + view.said
-    return [line for text in texts for line in text.splitlines()]
+    return [line for _, _, text in view.steps for line in text.splitlines()]
 
 
 def best_lines(question, lines, limit):
-    """Up to `limit` lines that share the rarest words with the question, best first."""
-    asked = words_of(question) - words_of(COMMON)
-    shared = {line.strip(): asked & words_of(line) for line in lines}
-    common = Counter(word for words in shared.values() for word in words)
-    score = {line: sum(1 / common[word] for word in shared[line]) for line in shared}
-    ranked = sorted(filter(score.get, score), key=score.get, reverse=True)
-    return [line for line in ranked[:limit] if score[line] > score[ranked[0]] / 2]
+    """The lines that share the longest words with the question, best first."""
+    asked = words_of(question)
+    score = {line.strip(): sum(map(len, asked & words_of(line))) for line in lines}
+    best = max(score.values(), default=0)
+    ranked = sorted(score, key=score.get, reverse=True)
+    return [line for line in ranked if score[line] > best / 2][:limit]
 
 
 def words_of(text):
     """Words, names and paths of three letters or more."""
-    return {word.strip("./-") for word in re.findall(r"[\w./-]{3,}", text.lower())}
+    words = re.findall(r"\w[\w./-]+\w", text.lower())
+    return {word for word in words if not COMMON.fullmatch(word)}
 
 
-def summarise(prompt):
-    """A summary of the fenced data with those parts that the text around it names."""
-    fenced = re.search(r"(?s)<data-(\w+)>\n(.*)\n</data-\1>", prompt)
-    data = fenced[2] if fenced else prompt
-    asked = prompt.replace(data, "") if fenced else prompt
-    view = look(events_of_text(data))
-    parts = [
-        ("What was accomplished", "accomplished", accomplished),
-        ("Current state", "current state", state),
-        ("Key decisions", "key decisions", decisions),
-    ]
-    texts = [
-        f"{title}:\n- " + "\n- ".join(part(view) or ["nothing"])
-        for title, word, part in parts
-        if word in asked.lower()
-    ]
-    focus = re.search("(?m)^Focus: (.+)$", asked)
-    texts = focus_lines(view, focus[1] if focus else "") + texts
-    return "\n\n".join(texts) or "No part of a summary was asked for."
-
-
-def old_lines(view, title):
-    """The lines of one part of the earlier summary."""
-    part = re.search(rf"(?m)^{title}:\n((?:- .*\n?)*)", view.summary)
-    return [line[2:] for line in part[1].splitlines() if line != "- nothing"] if part else []
-
-
-def accomplished(view):
-    """Files read, with their facts; commands and edits, with what came back."""
-    old = [line for line in old_lines(view, "What was accomplished") if line[:5] != "read "]
-    other = [call for call in view.calls if call["tool"] in ("bash", "edit_file", "write_file")]
-    new = [" ".join(f"{c['tool']} {c['argument']}: {c['result'][:100]}".split()) for c in other]
-    reads = [f"read {path}: {fact or 'facts lost'}" for path, fact in files_read(view).items()]
-    return reads + list(dict.fromkeys(old + new))[-20:]
-
-
-def state(view):
-    """The request, and what remains of the plan."""
-    known, plan = files_read(view), find_plan(view) or []
+def summarise(view, match):
+    """A summary of the fenced data with those parts that the words before it name."""
+    asked, view = match[1], look(steps_of_text(match[3]))
+    known, (again, plan) = files_read(view), find_plan(view) or ("", [])
+    done = re.findall(r"(?m)^- ((?:bash|edit_file|write_file) .*)$", view.summary)
+    for tool, given, text in view.steps:
+        if tool in ("bash", "edit_file", "write_file"):
+            done.append(" ".join(f"{tool} {given}: {text[:100]}".split()))
     left = [path for path in plan if path not in known]
-    again = " again" if "Plan again" in "".join([view.summary, *view.texts]) else ""
-    rest = [f"Plan{again}: {len(left)} files to read: {', '.join(left)}"] if left else []
-    return [f"asked: {' '.join(view.request.split())[:300]}", *rest]
+    todo = [f"Plan{again}: {len(left)} files to read: {', '.join(left)}"] if left else []
+    reads = [f"read {path}: {fact or 'facts lost'}" for path, fact in known.items()]
+    parts = {
+        "What was accomplished": reads + list(dict.fromkeys(done))[-20:],
+        "Current state": [f"asked: {' '.join(view.request.split())[:300]}", *todo],
+        "Key decisions": ["read in the order of the listing, no file twice"] if known else [],
+    }
+    texts = focus_lines(view, asked) + [
+        f"{title}:\n- " + "\n- ".join(lines or ["nothing"])
+        for title, lines in parts.items()
+        if title.lower() in asked.lower()
+    ]
+    return "\n\n".join(texts) or "No part of a summary was asked for.", []
 
 
-def decisions(view):
-    """The approach chosen."""
-    new = ["read in the order of the listing, no file twice"] if files_read(view) else []
-    return list(dict.fromkeys(old_lines(view, "Key decisions") + new))
-
-
-def focus_lines(view, focus):
+def focus_lines(view, asked):
     """["Focus: X: the lines that mention it"], behind those of earlier summaries."""
     old = re.findall("(?m)^Focus: .*$", view.summary)
-    found = best_lines(focus, lines_seen(view), 6)
-    if found:
-        old = [line for line in old if not line.startswith(f"Focus: {focus}: ")]
-        old.append(f"Focus: {focus}: " + " | ".join(line[:200] for line in found))
+    for focus in re.findall("(?m)^Focus: .*$", asked):
+        found = best_lines(focus[7:], lines_seen(view), 6)
+        if found:
+            old = [line for line in old if not line.startswith(f"{focus}: ")]
+            old.append(f"{focus}: " + " | ".join(line[:200] for line in found))
     return old[-5:]
 
 
 BEHAVIOURS = [  # the first pattern found in the newest request decides
-    (r"(?is)^\W*(?:please )?(?:use|\u4f7f\u7528).{0,9}compact.*", compact),
-    (r"(?is)(?:read|\u8bfb).*(?:until|\u76f4\u5230)", read_on),
-    (r"(?is)read\s+(?:every|each|all)\b|\u8bfb\u53d6.*(?:\u6240\u6709|\u6bcf)", read_on),
-    (r"(?is)replace `(.+?)` with `(.*?)` in `?([\w./-]*\w)", replace),
-    (r"(?is)^\W*(?:please )?(?:run|\u8fd0\u884c|\u6267\u884c)\b\s*(?:the command )?`?([^`]+)", run),
-    (r"(?is)^\W*(?:please )?(?:read|\u8bfb\u53d6)\s+`?([\w-]*[./][\w./-]*\w)", read_one),
+    (r"(?is)(.*summar.*)<([\w-]+)>\n(.*)\n</\2>", summarise),
+    (
+        "(?is)^\\W*(?:please )?(?:use|\u4f7f\u7528).{0,9}compact"
+        "(?:.*?(?:focus\\w* on|\u91cd\u70b9|\u805a\u7126|\u5173\u6ce8)\\W*(.+?)\\W*$)?",
+        once("compact", "focus", after_compact),
+    ),
+    (
+        r"(?is)^\W*(?:please )?(?:run|\u8fd0\u884c|\u6267\u884c)\b\s*(?:the command )?`?([^`]+)",
+        once("bash", "command", lambda _, result: f"The command printed:\n{result[:500]}"),
+    ),
+    (
+        r"(?is)(?:read|\u8bfb).*(?:until|\u76f4\u5230)|read\s+(?:every|each|all)\b"
+        r"|\u8bfb.*(?:\u6240\u6709|\u6bcf)",
+        read_on,
+    ),
+    (
+        r"(?is)^\W*(?:please )?(?:read|\u8bfb\u53d6)\s+`?([\w-]*[./][\w./-]*\w)",
+        once("read_file", "path", lambda path, result: f"{path}: {facts(result)}"),
+    ),
     (r"(?is)[?\uff1f]|what|which|how many|who|\u4ec0\u4e48|\u591a\u5c11", answer),
     ("", lambda view, match: (HELP, [])),
 ]
@@ -821,24 +631,30 @@ ERRORS = {  # status -> error type, message
     503: ("api_error", "Service unavailable"),
     529: ("overloaded_error", "Overloaded"),
 }
-SPOILED = {  # fault -> (content, stop reason) that it makes of a reply's content
-    "empty": lambda content: ([], "end_turn"),
-    "refusal": lambda content: ([], "refusal"),
-    "unknown block": lambda content: ([{"type": "brand_new_block"}, *content], "end_turn"),
-    "cut reply": lambda content: ([cut_in_half(block) for block in content], "max_tokens"),
+SPOILED = {  # fault -> what it changes in a message
+    "empty": lambda message: {"content": []},
+    "refusal": lambda message: {"content": [], "stop_reason": "refusal"},
+    "no usage": lambda message: {"usage": None},
+    "unknown block": lambda message: {
+        "content": [{"type": "brand_new_block"}, *message["content"]]
+    },
+    "cut reply": lambda message: {
+        "content": [
+            block | {"text": block["text"][: len(block["text"]) // 2 + 1]}
+            if block["type"] == "text"
+            else block
+            for block in message["content"]
+        ],
+        "stop_reason": "max_tokens",
+    },
 }
-BROKEN = {  # fault -> (bytes sent, content type, bytes that Content-Length promises beyond them)
+BROKEN = {  # fault -> (bytes sent, content type, bytes that are promised beyond them)
     "html": (b"<html><body>Welcome</body></html>", "text/html", 0),
     "no body": (b"", "application/json", 0),
     "cut body": (b'{"id": "msg_', "application/json", 100),
+    "cut": (b"", "cut", 1),
+    "timeout": (b"", "timeout", 1),
 }
-UNANSWERED = ("timeout", "cut")
-
-
-def cut_in_half(block):
-    """A text block as max_tokens leaves it; others stay."""
-    half = len(block.get("text", "")) // 2 + 1
-    return block | {"text": block["text"][:half]} if block["type"] == "text" else block
 
 
 def error(status, message=""):
@@ -847,36 +663,30 @@ def error(status, message=""):
     return ApiError(status, kind, message or usual)
 
 
+@dataclass
 class PracticeAPI:
-    """The server as a context manager; `url` is where it listens.
+    """The server, as a context manager; it listens at `url`."""
 
-    requests  every POST: {"path", "body", "status", "error", "content", "stop_reason", "usage"}
-    replies   [(content blocks, stop reason)] that are given before the model is asked
-    faults    what goes wrong, one per request: a status, (status, message), a key of SPOILED or
-              BROKEN, "timeout", "cut", "no usage", "stop:REASON"; or a function of the body that
-              returns one of these or None, which is asked again for each request
-    retry     False tells the client not to try again after a fault
-    """
+    port: int = 0  # 0 = any free one
+    profile: str = "claude"  # or "deepseek": wants all thinking back, signs nothing
+    window: int = 200_000  # tokens that a request may have
+    model: Callable = practice_reply  # body -> (content blocks, stop reason)
+    key: str | None = None  # the one that is accepted; None = any
+    thinking: bool = True  # replies begin with a thinking block
+    max_body: int = 32_000_000  # bytes
+    cache_minimum: int = 0  # tokens below which the prompt cache does nothing
+    retry: bool = True  # False tells the client not to try again after an error
+    requests: list = field(default_factory=list)  # every POST: {"path", "body", "status", ...}
+    replies: list = field(default_factory=list)  # (content, stop reason) before the model is asked
+    # What goes wrong, one per request: a status, (status, message), a key of SPOILED or BROKEN,
+    # "stop:REASON"; or a function of the body, asked each time, that returns such a thing or None.
+    faults: list = field(default_factory=list)
 
-    def __init__(
-        self,
-        port=0,
-        profile="claude",
-        window=200_000,
-        model=practice_reply,
-        key=None,
-        thinking=True,
-        max_body=32_000_000,
-        cache_minimum=0,
-        retry=True,
-    ):
-        self.rules = {"profile": profile, "window": window}
-        self.model, self.key, self.thinking = model, key, thinking
-        self.max_body, self.retry, self.cache = max_body, retry, PromptCache(cache_minimum)
-        self.requests, self.faults, self.replies = [], [], []
-        self.lock, self.closed = threading.Lock(), threading.Event()
+    def __post_init__(self):
+        self.cache, self.lock = PromptCache(self.cache_minimum), threading.Lock()
+        self.closed = threading.Event()
         handler = type("Handler", (Handler,), {"api": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self):
@@ -888,6 +698,36 @@ class PracticeAPI:
         self.server.shutdown()
         self.server.server_close()
 
+    def answer(self, path, headers, raw):
+        """(status, bytes, content type, bytes promised beyond) for a POST; kept in `requests`."""
+        record = {"path": path, "body": {}, "status": 200, "error": None}
+        record |= dict.fromkeys(("content", "stop_reason", "usage"))
+        with self.lock:
+            self.requests.append(record)
+            try:
+                body = record["body"] = self.read(headers, raw)
+                rules = {"profile": self.profile, "window": self.window}
+                rules["beta"] = "anthropic-beta" in headers
+                if path == "/v1/messages/count_tokens":
+                    validate(body | {"max_tokens": 1}, **rules)
+                    answer = {"input_tokens": count_tokens(body)}
+                elif path == "/v1/messages":
+                    fault = self.next_fault(body)
+                    validate(body, **rules)
+                    need(not body.get("stream"), "stream: this practice API does not stream")
+                    if fault in BROKEN:
+                        record.update(status=None, error=fault)
+                        return 200, *BROKEN[fault]
+                    answer = self.reply(body, fault)
+                    record.update((name, answer[name]) for name in record.keys() & answer.keys())
+                else:
+                    raise error(404)
+            except ApiError as problem:
+                record.update(status=problem.status, error=problem.message)
+                words = {"type": problem.type, "message": problem.message}
+                answer = {"type": "error", "error": words}
+            return record["status"], json.dumps(answer).encode(), "application/json", 0
+
     def next_fault(self, body):
         """The fault for this request: a function is asked, anything else is used up."""
         for at, fault in enumerate(self.faults):
@@ -896,82 +736,41 @@ class PracticeAPI:
                 return fault
         return ""
 
-    def answer(self, path, headers, raw):
-        """(status, JSON object, fault) for a POST; recorded in `requests`."""
-        record = {"path": path, "body": {}, "status": 200, "error": None, "content": None}
-        record |= {"stop_reason": None, "usage": None}
-        fault = ""
-        with self.lock:
-            self.requests.append(record)
-            try:
-                body = record["body"] = self.read(headers, raw)
-                rules = {**self.rules, "beta": "anthropic-beta" in headers}
-                if path == "/v1/messages/count_tokens":
-                    validate(body | {"max_tokens": 1}, **rules)
-                    return 200, {"input_tokens": count_tokens(body)}, ""
-                if path != "/v1/messages":
-                    raise error(404)
-                fault = self.next_fault(body)
-                validate(body, **rules)
-                need(not body.get("stream"), "stream: this practice API does not stream")
-                return 200, self.reply(body, fault, record), fault
-            except ApiError as problem:
-                record.update(status=problem.status, error=problem.message)
-                words = {"type": problem.type, "message": problem.message}
-                return problem.status, {"type": "error", "error": words}, fault
-
     def read(self, headers, raw):
         """R1 to R3: the body of a request that shows a key and a version."""
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         given = headers.get("x-api-key") or bearer
-        if not given:
-            raise error(401, "x-api-key header is required")
-        if self.key and given != self.key:
-            raise error(401)
-        need("anthropic-version" in headers, "anthropic-version: header is required")
-        known = headers["anthropic-version"] in ("2023-06-01", "2026-10-21")
-        need(known, "anthropic-version: is not a known version")
+        if not given or self.key not in (None, given):
+            raise error(401, "" if given else "x-api-key header is required")
+        version = headers.get("anthropic-version") in ("2023-06-01", "2026-10-21")
+        need(version, "anthropic-version: header is required, with a known version")
         if len(raw) > self.max_body:
             raise error(413)
-        try:
+        with suppress(ValueError):
             body = json.loads(raw)
-        except ValueError:
-            body = None
-        need(isinstance(body, dict), "The request body is not valid JSON")
-        return body
+            need(isinstance(body, dict), "The request body is not a JSON object")
+            return body
+        raise error(400, "The request body is not valid JSON")
 
-    def reply(self, body, fault, record):
+    def reply(self, body, fault):
         """The message that answers a valid request, as the fault leaves it."""
         if isinstance(fault, (int, tuple)):
             raise error(*fault) if isinstance(fault, tuple) else error(fault)
-        if fault in UNANSWERED or fault in BROKEN:
-            record.update(status=None if fault in UNANSWERED else 200, error=fault)
-            return {}
         content, stop = self.replies.pop(0) if self.replies else self.model(body)
         if body["max_tokens"] == 0:
             content, stop = [], "max_tokens"
-        if fault in SPOILED:
-            content, stop = SPOILED[fault](content)
-        elif fault.startswith("stop:"):
-            stop = fault.removeprefix("stop:")
-        content = self.with_thinking(body, content)
-        usage = self.cache.usage(body, content)
-        record.update(content=content, stop_reason=stop, usage=usage)
-        message = {"id": f"msg_{len(self.requests):024}", "type": "message", "role": "assistant"}
-        message |= {"model": body["model"], "content": content, "stop_reason": stop}
-        message |= {"stop_sequence": None, "stop_details": None}
-        return message if fault == "no usage" else message | {"usage": usage}
-
-    def with_thinking(self, body, content):
-        """A copy of a reply that begins with thinking, signed as the profile does it."""
         content = [dict(block) for block in content]
         if self.thinking and content and content[0]["type"] != "thinking":
             content.insert(0, {"type": "thinking", "thinking": ""})
-        if self.rules["profile"] == "deepseek":
-            for block in content:
-                block.update({"signature": ""} if block["type"] == "thinking" else {})
+            content[0] |= {"signature": ""} if self.profile == "deepseek" else {}
         sign(body, content)
-        return content
+        message = {"id": f"msg_{len(self.requests):024}", "type": "message", "role": "assistant"}
+        message |= {"model": body["model"], "content": content, "stop_reason": stop}
+        message |= {"stop_sequence": None, "stop_details": None}
+        message["usage"] = self.cache.usage(body, content)
+        if fault in SPOILED:
+            return message | SPOILED[fault](message)
+        return message | ({"stop_reason": fault[5:]} if fault.startswith("stop:") else {})
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -982,33 +781,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        status, answer, fault = self.api.answer(self.path.partition("?")[0], self.headers, raw)
-        if status == 200 and fault in UNANSWERED:
-            if fault == "timeout":
-                self.api.closed.wait()
-            self.close_connection = True
-        elif status == 200 and fault in BROKEN:
-            self.send(200, fault, *BROKEN[fault])
-            self.close_connection = True
-        else:
-            self.send(status, fault, json.dumps(answer).encode())
-
-    def do_GET(self):
-        words = {"type": "not_found_error", "message": "Not found"}
-        self.send(404, "", json.dumps({"type": "error", "error": words}).encode())
-
-    def send(self, status, fault, data, kind="application/json", missing=0):
-        """Send an answer whose Content-Length promises `missing` bytes more than there are."""
+        path = self.path.partition("?")[0]
+        status, data, kind, missing = self.api.answer(path, self.headers, raw)
+        self.close_connection = self.close_connection or missing > 0
+        if kind == "timeout":
+            self.api.closed.wait()
+        if kind in ("timeout", "cut"):
+            return
         self.send_response(status)
-        headers = {"content-type": kind, "content-length": len(data) + missing}
-        headers["request-id"] = f"req_{len(self.api.requests):024}"
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data) + missing))
+        self.send_header("request-id", f"req_{len(self.api.requests):024}")
         if status == 429:
-            headers["retry-after"] = 0
-        final = 400 <= status < 500 and status not in (408, 409, 429)
-        if final or fault and not self.api.retry:
-            headers["x-should-retry"] = "false"
-        for name, value in headers.items():
-            self.send_header(name, str(value))
+            self.send_header("retry-after", "0")
+        if 400 <= status < 500 and status != 429 or not self.api.retry:
+            self.send_header("x-should-retry", "false")
         self.end_headers()
         self.wfile.write(data)
 
@@ -1018,10 +805,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main():
     """Serve until Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        description="A strict stand-in for the Messages API on 127.0.0.1, for tests and lessons. "
-        "There is no intelligence in it: a script answers."
-    )
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--port", type=int, default=8082, help="0 = any free one")
     parser.add_argument("--profile", choices=["claude", "deepseek"], default="claude")
     parser.add_argument("--window", type=int, default=200_000, help="context window in tokens")
@@ -1030,14 +814,10 @@ def main():
         api = PracticeAPI(options.port, options.profile, options.window)
     except (OSError, OverflowError) as problem:
         parser.error(f"port {options.port}: {problem}")
-    with api:
-        variables = f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice"
-        print(f"Practice API on {api.url}; set {variables}", flush=True)
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            print()
+    with api, suppress(KeyboardInterrupt):
+        print("Practice API: a script answers, there is no intelligence in it. Set", end=" ")
+        print(f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice", flush=True)
+        threading.Event().wait()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1054,11 +834,7 @@ ACTS = [  # prompt, knobs, why and what to watch
         {"PRESERVE_RESULT_TOOLS": {"read_file"}, "THRESHOLD": 16_000},
         "a low threshold that is soon reached: Layer 2 puts a summary in place of everything",
     ),
-    (
-        "Read agents/s06_context_compact.py",
-        {},
-        "so that there is something to remember",
-    ),
+    ("Read agents/s06_context_compact.py", {}, "so that there is something to remember"),
     (
         "Use the compact tool to manually compress the conversation, focus on micro_compact",
         {},
@@ -1078,78 +854,66 @@ def go_offline(agent, api):
 
 def demo(agent):
     """Play the lesson's prompts with the agent module; 0, or 1 when its loop failed."""
-    root = Path(__file__).resolve().parent.parent
+    root, messages = Path(__file__).resolve().parent.parent, []
     before, environment = dict(vars(agent)), dict(os.environ)
     try:
         with PracticeAPI() as api:
             go_offline(agent, api)
             vars(agent).update(WORKDIR=root, TRANSCRIPT_DIR=root / ".transcripts")
-            return play(agent, api)
+            for prompt, knobs, why in ACTS:
+                turned = ", ".join(f"{name} = {value}" for name, value in knobs.items())
+                print(f"\n--- {turned or 'knobs as they are'}: {why}\ns06 >> {prompt}")
+                vars(agent).update(knobs)
+                agent.add(messages, "user", prompt)
+                if agent.agent_loop(messages) is False:
+                    return 1
+                for _, _, block in rendered({"messages": messages}):
+                    if block["type"] == "tool_result" and "KEEP_RECENT" in knobs:
+                        print(f"  result: {str(block['content'])[:60]!r}")
+        sizes, marks = measured(api.requests)
+        print(f"\n{sawtooth(sizes, agent.THRESHOLD, marks)}")
+        print(f"Every message is on disk, in {agent.TRANSCRIPT_DIR}")
+        return 0
     finally:
         vars(agent).update(before)
         os.environ.clear()
         os.environ.update(environment)
 
 
-def play(agent, api):
-    """Every act, the results as they stand after the first, then the saw-tooth."""
-    messages, old = [], set(agent.TRANSCRIPT_DIR.glob("*.jsonl"))
-    for prompt, knobs, why in ACTS:
-        turned = ", ".join(f"{name} = {value}" for name, value in knobs.items())
-        print(f"\n--- {turned or 'knobs as they are'}: {why}\ns06 >> {prompt}")
-        vars(agent).update(knobs)
-        agent.add(messages, "user", prompt)
-        if agent.agent_loop(messages) is False:
-            return 1
-        for kind, _, value in events(messages) if "KEEP_RECENT" in knobs else []:
-            if kind == "result":
-                print(f"  result, {len(value):6,} characters: {value.partition(chr(10))[0][:60]}")
-    sizes, marks = measured(api.requests)
-    print("\n" + sawtooth(sizes, agent.THRESHOLD, marks))
-    new = sorted(set(agent.TRANSCRIPT_DIR.glob("*.jsonl")) - old)
-    names = ", ".join(path.name for path in new)
-    print(f"Every message is on disk, in {agent.TRANSCRIPT_DIR.name}/: {names}")
-    return 0
-
-
 def measured(requests):
     """(context sizes, {index: layer}) of the answered requests with tools."""
-    sizes, marks, before, cleared_before = [], {}, "", 0
+    sizes, marks, start, cleared = [], {}, "", 0
     for record in requests:
         if not record["usage"] or not record["body"].get("tools"):
             continue
-        messages, usage = record["body"]["messages"], record["usage"]
+        messages, before = record["body"]["messages"], (start, cleared)
         start = as_blocks(messages[0]["content"])[0].get("text", "").partition("\n")[0]
         cleared = json.dumps(messages).count('"[Previous: used ')
-        if start.startswith("[Conversation compressed") and start != before:
-            asked = [value[0] for kind, _, value in events(messages[:2]) if kind == "call"]
-            marks[len(sizes)] = "3" if "compact" in asked else "2"
-        elif cleared > cleared_before:
+        if start.startswith("[Conversation compressed") and start != before[0]:
+            marks[len(sizes)] = "3" if '"compact"' in json.dumps(messages[1:2]) else "2"
+        elif cleared > before[1]:
             marks[len(sizes)] = "1"
-        before, cleared_before = start, cleared
-        sizes.append(sum(usage[name] for name in usage if name.endswith("input_tokens")))
+        sizes.append(sum(n for name, n in record["usage"].items() if name.endswith("input_tokens")))
     return sizes, marks
 
 
-def sawtooth(sizes, threshold, marks, width=72, height=10):
+def sawtooth(sizes, threshold, marks, width=52, height=10):
     """A text chart of context sizes; marks: {index of a request: layer that fired before it}."""
-    top = max(threshold, 1, *sizes) if sizes else max(threshold, 1)
-    line = round(threshold / top * height)
-    labels = {height: f"{top:,}", 0: "0", line: f"threshold {threshold:,}"}
-    left = max(map(len, labels.values()))
-    room = width - left - 2
-    per = max(1, -(-len(sizes) // room))  # requests in one column
+    per = max(1, -(-len(sizes) // width))  # requests in one column
     groups = [range(at, min(at + per, len(sizes))) for at in range(0, len(sizes), per)]
-    wide = max(1, min(4, room // max(1, len(groups))))  # characters of one column
+    tall = [max(sizes[at] for at in group) for group in groups]
+    fired = [max(marks.get(at, " ") for at in group) for group in groups]
+    wide = max(1, min(3, width // max(1, len(groups))))  # characters of one column
+    top = max([threshold, 1, *tall])
+    line = round(threshold / top * height)
+    labels = {height: f"{top:,}", line: f"threshold {threshold:,}"}
     rows = []
     for row in range(height, 0, -1):
         blank = "-" if row == line else " "
-        tall = [max(sizes[at] for at in group) >= top * (row - 0.5) / height for group in groups]
-        bars = "".join(("#" if full else blank) * wide for full in tall)
-        rows.append(f"{labels.get(row, ''):>{left}} |{bars}")
-    rows.append(f"{'0':>{left}} +" + "-" * wide * len(groups))
-    fired = [max(marks.get(at, " ") for at in group) for group in groups]
-    rows.append(f"{'layer':>{left}}  " + "".join(mark.ljust(wide) for mark in fired))
+        bars = "".join(("#" if n >= top * (row - 0.5) / height else blank) * wide for n in tall)
+        rows.append(f"{labels.get(row, ''):>18} |{bars}")
+    rows.append(f"{'0':>18} +" + "-" * wide * len(groups))
+    rows.append(f"{'layer':>18}  " + "".join(mark.ljust(wide) for mark in fired))
     return "\n".join(row.rstrip() for row in rows)
 
 

@@ -141,7 +141,7 @@ def auto_compact(messages: list, focus: str = "") -> list:
     # 3. Exact names survive summaries badly, so the calls and the user's request go along as they
     #    are, and so does an exchange whose results the model has not read.
     text = compressed_text(path, summary, history, messages)
-    STATE.summary, STATE.first = {"role": "user", "content": text}, None  # next: a new file
+    STATE.summary, STATE.on_disk = {"role": "user", "content": text}, []  # next: a new file
     return [STATE.summary, *open_exchange(messages)]
 
 
@@ -254,11 +254,11 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
         if freed < MIN_SAVINGS * THRESHOLD:
             return tell(f"[{before:,} tokens, but only {freed:,} to free: not compacting]", True)
         tell("[auto_compact triggered]")
-    stretch = STATE.path, STATE.first, STATE.saved
+    stretch = STATE.path, STATE.on_disk
     compacted = auto_compact(messages, focus)
     after = estimate_tokens(compacted)
     if compacted is not messages and after >= before:
-        STATE.path, STATE.first, STATE.saved = stretch
+        STATE.path, STATE.on_disk = stretch
         tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
     if compacted is messages or after >= before:
         STATE.failures += 1
@@ -335,23 +335,22 @@ def open_exchange(messages: list) -> list:
 
 def flat_text(history: list, room: int) -> str:
     """`history` as plain text of at most `room` tokens; what must go, goes from the middle."""
-    entries = list(flat_entries(history))
 
     def size(text):
         return estimate_tokens([text]) + 6  # with the mark of a gap beside it
 
     # 1. The middle of long tool texts.
-    limit = 8 * room
+    whole, limit = list(flat_entries(history)), 8 * max(room, 100)
     while limit > 400:
         limit //= 2
-        entries = [(user, text if user else cut_middle(text, limit)) for user, text in entries]
+        entries = [(k, cut_middle(text, limit) if k == "tool" else text) for k, text in whole]
         if sum(size(text) for _, text in entries) <= room:
             return "\n\n".join(text for _, text in entries)
     # 2. The middle of the conversation. Who stays: the first message, the user, the newest.
     lines, used = [None] * len(entries), 0
-    for index in sorted(range(len(lines)), key=lambda i: (i > 0, not entries[i][0], -i)):
-        user, text = entries[index][0], cut_middle(entries[index][1], room)
-        if used + size(text) <= (room * 3 // 4 if user else room):
+    for index in sorted(range(len(lines)), key=lambda i: (i > 0, entries[i][0] != "user", -i)):
+        kind, text = entries[index][0], cut_middle(entries[index][1], room)
+        if used + size(text) <= (room * 3 // 4 if kind == "user" else room):
             lines[index] = text
             used += size(text)
     lines = [line for i, line in enumerate(lines) if line or i == 0 or lines[i - 1]]
@@ -359,23 +358,23 @@ def flat_text(history: list, room: int) -> str:
 
 
 def flat_entries(history: list):
-    """Yield (is it the user's?, text) for every block but thinking; no base64."""
+    """Yield ("user" | "assistant" | "tool", text) for every block but thinking; no base64."""
     names = {}
     for message in history:
         for block in blocks_of(message):
             kind = block["type"]
             if kind == "text":
-                yield message["role"] == "user", f"{message['role']}: {block['text']}"
+                yield message["role"], f"{message['role']}: {block['text']}"
             elif kind == "tool_use":
                 names[block["id"]] = block["name"]
                 given = json.dumps(block.get("input"), ensure_ascii=False)
-                yield False, f"call {block['name']} {given}"
+                yield "tool", f"call {block['name']} {given}"
             elif kind == "tool_result":
                 name = names.get(block["tool_use_id"], "unknown")
                 text = text_of(block).replace("\n", "\n  ")  # no line of it can pass for an entry
-                yield False, f"result of {name}: {text}"
+                yield "tool", f"result of {name}: {text}"
             elif "thinking" not in kind:
-                yield False, f"[{kind}]"
+                yield "tool", f"[{kind}]"
 
 
 # --- plumbing: state, blocks, texts ----------------------------------------------------------
@@ -384,10 +383,11 @@ COMPRESSED = "[Conversation compressed."
 GO_ON = "\n[Go on from here. Do not repeat what is done; answer the user if nothing remains.]"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 CONTINUE, INTERRUPTED = "(continue)", "interrupted by the user"
+NO_REPLY = {"type": "text", "text": "(no reply)"}
 CUT_STOPS = ("max_tokens", "model_context_window_exceeded", "pause_turn")
 FIELDS = {  # the blocks that this agent sends, and what the API accepts in them
     "text": ("type", "text", "citations"),
-    "tool_use": ("type", "id", "name", "input", "caller"),
+    "tool_use": ("type", "id", "name", "input"),
     "thinking": ("type", "thinking", "signature"),
     "redacted_thinking": ("type", "data"),
 }
@@ -398,7 +398,7 @@ ADVICE = {  # status, type and words of an error -> what the user can do
     r"Connection|Timeout": "check the network and ANTHROPIC_BASE_URL",
 }
 TOO_LONG = (
-    r"^413|^400.*(too.(long|large)|context (length|limit|size|window)|exceeds the (limit|max))"
+    r"^413|^400.*(too.(long|large)|context.(length|limit|size|window)|exceeds the (limit|max))"
 )
 
 
@@ -407,7 +407,7 @@ class State:
 
     def __init__(self, usage):
         self.path = None  # the transcript being written
-        self.first, self.saved = None, 0  # the first message in it, and how many it holds
+        self.on_disk = []  # the messages it holds
         self.unsaved = []  # lines that the disk has refused so far
         self.summary = None  # the message that auto_compact made last
         self.frontier = None  # (message, block): a cache mark of the last request
@@ -444,6 +444,7 @@ def received(response) -> tuple:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     blocks = [block for block in map(plain_block, content) if block.get("type") in FIELDS]
+    blocks = [block for block in blocks if block["type"] != "text" or block.get("text")]
     return getattr(response, "stop_reason", None), plain(blocks)
 
 
@@ -467,8 +468,9 @@ def tidy_calls(messages: list, content: list, stop: str) -> dict:
     """Make the calls in `content` ones the API takes back; return {id: why it is not run}."""
     faults, taken = {}, {b["id"] for message in messages for b in blocks_of(message, "tool_use")}
     for call in (block for block in content if block["type"] == "tool_use"):
-        call["name"] = re.sub(r"[^a-zA-Z0-9_-]", "_", str(call.get("name")))[:64]
-        if call.get("id") in taken or not re.fullmatch("[a-zA-Z0-9_-]+", str(call.get("id"))):
+        call["name"] = re.sub("[^a-zA-Z0-9_-]", "_", str(call.get("name")))[:64]
+        call["id"] = str(call.get("id") or "")
+        if call["id"] in taken or not re.fullmatch("[a-zA-Z0-9_-]+", call["id"]):
             call["id"] = f"toolu_{secrets.token_hex(12)}"
         taken.add(call["id"])
         if not isinstance(call.get("input"), dict):
@@ -519,8 +521,9 @@ def cut_middle(text: str, limit: int, note: str = "") -> str:
 def drop_thinking(messages: list) -> None:
     """Leave all thinking out, in place."""
     for message in messages:
-        if not isinstance(message["content"], str):
-            message["content"] = [b for b in blocks_of(message) if "thinking" not in b["type"]]
+        kept = [block for block in blocks_of(message) if "thinking" not in block["type"]]
+        if len(kept) < len(blocks_of(message)):
+            message["content"] = kept or [NO_REPLY]
 
 
 # --- plumbing: the one door to the list, and the archive -------------------------------------
@@ -535,13 +538,12 @@ def add(messages: list, role: str, content) -> None:
     if not isinstance(content, str):
         content = [b for b in content if b["type"] != "text" or (b.get("text") or "").strip()]
         if role == "assistant" and all("thinking" in block["type"] for block in content):
-            content.append({"type": "text", "text": "(no reply)"})
+            content.append(NO_REPLY)
     if content and str(content).strip():
         message = {"role": role, "content": content}
         path = archive([*messages, message])
         cap(message, f", whole in {relpath(path, WORKDIR)}" if path else "")
         join(messages, message)
-        STATE.saved = len(messages)
 
 
 def cap(message: dict, note: str) -> None:
@@ -577,14 +579,17 @@ def archive(messages: list) -> Path | None:
     if not messages:
         tell("[no messages, no transcript]")
         return None
-    if messages[0] is not STATE.first:  # a new stretch, a new file
+    if not STATE.on_disk or messages[0] is not STATE.on_disk[0]:  # a new stretch, a new file
         if messages[0] is not STATE.summary:  # not after a compaction: a new conversation
             STATE.__init__(STATE.usage)
-        STATE.path, STATE.first, STATE.saved = None, messages[0], 0
-    for message in messages[STATE.saved :]:
-        line = {"role": message["role"], "content": plain(message.get("content"))}
-        STATE.unsaved.append(json.dumps(line, ensure_ascii=False) + "\n")
-    STATE.saved = len(messages)
+        STATE.path, STATE.on_disk = None, []
+    there = Counter(map(id, STATE.on_disk))
+    for message in messages:
+        there[id(message)] -= 1  # a message may stand in a list twice
+        if there[id(message)] < 0:
+            line = {"role": message["role"], "content": plain(message.get("content"))}
+            STATE.unsaved.append(json.dumps(line, ensure_ascii=False) + "\n")
+            STATE.on_disk.append(message)
     try:
         if STATE.unsaved:
             append("".join(STATE.unsaved).encode())
@@ -814,7 +819,7 @@ def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
     """Read a text file, or `limit` lines of it after the first `offset` lines."""
     with open_file(path, os.O_RDONLY, "rb") as file:
         lines = islice(file, offset, None if limit is None else offset + limit)
-        data = b"".join(lines) if limit or offset else file.read(TOOL_BYTES)
+        data = b"".join(lines) if limit is not None or offset else file.read(TOOL_BYTES)
     return data[:TOOL_BYTES].decode("utf-8", "replace") or "(empty)"
 
 
@@ -833,6 +838,8 @@ def run_edit(path: str, old_text: str, new_text: str) -> str:
     """Replace `old_text`, which must stand exactly once in the file, by `new_text`."""
     with open_file(path, os.O_RDWR, "r+b") as file:
         text = file.read().decode("utf-8", "surrogateescape")
+        if "\r\n" in text and "\r\n" not in old_text:
+            old_text, new_text = (t.replace("\n", "\r\n") for t in (old_text, new_text))
         count = text.count(old_text) if old_text else 0
         if count != 1:
             raise ValueError(f"old_text occurs {count} times in {path}; it must be there once")
@@ -897,11 +904,10 @@ def show_reply(messages: list, content: list, cleared: int) -> None:
 
 def bad_knob() -> str:
     """One line on the first knob that makes no sense; "" when all do."""
-    least = dict.fromkeys(("KEEP_RECENT", "CLEAR_AT_LEAST", "THRESHOLD", "MIN_SAVINGS"), 0)
-    least |= dict.fromkeys(("MAX_RESULT_CHARS", "MAX_TOKENS", "MAX_FAILURES", "REQUEST_CHARS"), 1)
-    least |= {"SUMMARY_INPUT": 1000, "BASH_SECONDS": 1, "TOOL_BYTES": 1, "TRAIL_CALLS": 0}
-    for name, low in least.items():
-        value = globals()[name]
+    zero = "KEEP_RECENT CLEAR_AT_LEAST THRESHOLD MIN_SAVINGS TRAIL_CALLS TRAIL_CHARS".split()
+    one = "SUMMARY_INPUT MAX_RESULT_CHARS MAX_TOKENS MAX_FAILURES REQUEST_CHARS".split()
+    for name in [*zero, *one, "BASH_SECONDS", "TOOL_BYTES"]:
+        value, low = globals()[name], int(name not in zero)
         if type(value) is not int and (name, type(value)) != ("MIN_SAVINGS", float) or value < low:
             return f"{name} = {value!r} makes no sense: it is a number, {low} or more"
     if not isinstance(PRESERVE_RESULT_TOOLS, (set, frozenset, list, tuple)):
@@ -970,9 +976,11 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="talk to the practice model")
     parser.add_argument("--demo", action="store_true", help="watch the three layers; no key needed")
     parser.add_argument("--resume", metavar="FILE", help="go on from a transcript; no FILE: newest")
+    parser.error = lambda problem: parser.exit(2, f"{problem}; see --help\n")
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(["--resume=" if word == "--resume" else word for word in words])
-    if problem := bad_knob():
+    blank = args.prompt is not None and not args.prompt.strip()
+    if problem := bad_knob() or ("PROMPT is blank" if blank else ""):
         parser.error(problem)
     return args
 
