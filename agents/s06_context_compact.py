@@ -40,6 +40,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from inspect import Parameter, signature
 from itertools import islice
@@ -167,13 +168,11 @@ def compact_for_model(messages: list, calls: list) -> None:
 def ask(**request) -> tuple:
     """Send one request; return (stop_reason, blocks as plain dicts) or raise ModelError."""
     try:
-        status("working...")
+        print("working...\r" if fancy() else "", end="", flush=True)
         response = connect().messages.create(model=MODEL, max_tokens=MAX_TOKENS, **request)
         return received(response)
     except Exception as error:  # not every one is an APIError: no key, odd bytes, HTML
         raise ModelError(error) from error
-    finally:
-        status("")
 
 
 def ask_model(messages: list) -> tuple:
@@ -241,7 +240,7 @@ def agent_loop(messages: list) -> bool:
     return False
 
 
-# --- plumbing: around layer 2 ----------------------------------------------------------------
+# --- plumbing -------------------------------------------------------------------------------
 
 
 def compact_history(messages: list, focus: str = "", automatic: bool = False) -> str:
@@ -289,13 +288,12 @@ def summarise(history: list, focus: str) -> str:
 
 def compressed_text(path: Path, summary: str, history: list, messages: list) -> str:
     """The text that stands for `messages`: transcript, summary, calls, the user's request."""
-    trail = ""
-    for call in [c for message in history for c in blocks_of(message, "tool_use")][::-1]:
-        line = f"\n- {call_line(call)}"
-        if trail.count("\n") < TRAIL_CALLS and len(trail + line) < TRAIL_CHARS:
-            trail = line + trail
+    calls = [call_line(call) for m in history for call in blocks_of(m, "tool_use")]
+    calls = calls[-TRAIL_CALLS:] if TRAIL_CALLS else []
+    while len("\n- ".join(calls)) > TRAIL_CHARS:
+        calls.pop(0)
     text = f"{COMPRESSED} Transcript: {relpath(path, WORKDIR)}]\n\n{summary}"
-    text += f"\n\nCalls before this point, oldest first:{trail}" if trail else ""
+    text += "\n- ".join(["\n\nCalls before this point, oldest first:", *calls]) if calls else ""
     text = text.replace("\n[", "\n [")  # no summary can imitate the label below
     status, request = newest_request(messages)
     if status == "in progress":
@@ -307,20 +305,20 @@ def compressed_text(path: Path, summary: str, history: list, messages: list) -> 
 
 def newest_request(messages: list) -> tuple:
     """What the user asked for last: ("new" | "in progress" | "answered", text), or ("", "")."""
-    last = messages[-1] if messages else {}
-    done = last.get("role") == "assistant" and not blocks_of(last, "tool_use")
-    for message in reversed(messages):
-        for block in blocks_of(message, "text")[::-1] if message["role"] == "user" else []:
-            status = "new" if message is last else "answered" if done else "in progress"
-            text = block["text"]
-            if text.startswith(COMPRESSED):  # nothing since then: carry the request over
-                found = re.search(r"(?s)\n\[The user's request, (.*?)\]\n(.*)", text)
-                carried, text = found.groups() if found else ("", "")
-                kept = message is last or carried in ("answered", "")
-                return carried if kept else status, text.removesuffix(GO_ON)
-            if text != CONTINUE:
-                return status, text
-    return "", ""
+    users = [message for message in messages if message["role"] == "user"]
+    texts = [(m, b["text"]) for m in users for b in blocks_of(m, "text") if b["text"] != CONTINUE]
+    if not texts:
+        return "", ""
+    (message, text), last = texts[-1], messages[-1]
+    done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
+    status = "new" if message is last else "answered" if done else "in progress"
+    if not text.startswith(COMPRESSED):
+        return status, text
+    found = re.search(r"(?s)\n\[The user's request, (.*?)\]\n(.*)", text)  # carried over
+    if not found:
+        return "", ""
+    kept = message is last or found[1] == "answered"
+    return found[1] if kept else status, found[2].removesuffix(GO_ON)
 
 
 def open_exchange(messages: list) -> list:
@@ -362,11 +360,10 @@ def flat_entries(history: list):
     names = {}
     for message in history:
         for block in blocks_of(message):
-            kind = block["type"]
+            kind, names[block.get("id")] = block["type"], block.get("name")
             if kind == "text":
                 yield message["role"], f"{message['role']}: {block['text']}"
             elif kind == "tool_use":
-                names[block["id"]] = block["name"]
                 given = json.dumps(block.get("input"), ensure_ascii=False)
                 yield "tool", f"call {block['name']} {given}"
             elif kind == "tool_result":
@@ -376,8 +373,6 @@ def flat_entries(history: list):
             elif "thinking" not in kind:
                 yield "tool", f"[{kind}]"
 
-
-# --- plumbing: state, blocks, texts ----------------------------------------------------------
 
 COMPRESSED = "[Conversation compressed."
 GO_ON = "\n[Go on from here. Do not repeat what is done; answer the user if nothing remains.]"
@@ -526,9 +521,6 @@ def drop_thinking(messages: list) -> None:
             message["content"] = kept or [NO_REPLY]
 
 
-# --- plumbing: the one door to the list, and the archive -------------------------------------
-
-
 def add(messages: list, role: str, content) -> None:
     """Let one message join `messages`: archived whole, then capped, then joined.
 
@@ -670,9 +662,6 @@ def make_askable(messages: list) -> None:
         add(messages, "user", CONTINUE)
 
 
-# --- plumbing: the request -------------------------------------------------------------------
-
-
 def with_cache_marks(messages: list) -> list:
     """A copy of `messages` with cache_control where the prompt cache can be read again.
 
@@ -710,7 +699,7 @@ def connect():
     return client
 
 
-# --- tools: the decorator holds all that the model is told -----------------------------------
+# --- tools ----------------------------------------------------------------------------------
 
 SYSTEM = f"""You are a coding agent in {WORKDIR}. Use the tools to do the task, then answer.
 Your context is kept small. Where an older tool result was, there may be only a note in brackets
@@ -886,12 +875,6 @@ def tell(text: str, once: bool = False) -> str:
     return text
 
 
-def status(text: str) -> None:
-    """Show `text` while something is waited for; "" takes it away."""
-    if fancy():
-        print(f"\r\x1b[K{text}", end="", flush=True)
-
-
 def show_reply(messages: list, content: list, cleared: int) -> None:
     """Print how full the context is, what Layer 1 took out, and what the model says."""
     size = estimate_tokens(messages)
@@ -943,12 +926,10 @@ def run_command(messages: list, line: str) -> None:
 
 def chat(messages: list) -> int:
     """Read prompts until the user leaves; return the exit status."""
-    try:
+    with suppress(ImportError):  # Windows has none
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")  # many pasted lines, one prompt
-    except ImportError:  # Windows
-        pass
     while True:
         try:
             line = input("s06 >> ").strip()
@@ -1000,9 +981,7 @@ def main(argv: list | None = None) -> int:
 
         if args.demo:
             return practice_api.demo(sys.modules[__name__])
-        tell(
-            "[a practice model answers: a script, no intelligence; with a key in .env, a real one]"
-        )
+        tell("[a practice model answers: a script, no intelligence; for a real one set a key]")
         practice_api.go_offline(sys.modules[__name__], practice_api.PracticeAPI().__enter__())
     try:
         messages = [] if args.resume is None else resume(args.resume)
