@@ -7,8 +7,7 @@ mistake in an agent shows here and costs nothing.
         client = anthropic.Anthropic(base_url=api.url, api_key="test")
 
 But: there is no intelligence in it. Its practice model is a script that decides from the request
-alone. Tokens are bytes / 4, cache entries never expire, nothing streams, no reply ends at
-max_tokens.
+alone. Tokens are bytes / 4, images too; cache entries never expire; nothing streams.
 """
 
 import argparse
@@ -25,55 +24,63 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
-# ------------------------------------------------------------------------------------------------
-# validation: the first broken rule raises ApiError; R1, R2 ... are the rules of shared/api_rules.md
+# --- validation: the first broken rule raises ApiError ------------------------------------------
 
 WORDS = {str: "string", dict: "dictionary", list: "list", int: "integer", bool: "boolean"}
-WORDS |= {type(None): "null"}
+MARK = " cache_control:mark|None?"
 SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind may be a shape
     "request": "model:string messages:list max_tokens:integer system:string|list? tools:list? "
-    "tool_choice:choice|null? stop_sequences:list? stream:boolean? metadata:dictionary? thinking? "
-    "output_config:dictionary? cache_control:mark|null? container? service_tier? speed? "
-    "inference_geo? diagnostics?",
+    "tool_choice:choice? stop_sequences:list? stream:boolean? metadata:dictionary? thinking? "
+    "output_config:dictionary? container? service_tier? speed? inference_geo? diagnostics?" + MARK,
     "choice": "type:'auto'|'any'|'tool'|'none' name:string? disable_parallel_tool_use:boolean?",
     "mark": "type:'ephemeral' ttl:'5m'|'1h'?",
     "message": "role:'user'|'assistant' content:string|list",
-    "custom": "name:^[a-zA-Z0-9_-]{1,64}$ input_schema:dictionary type:'custom'|null? "
-    "description:string? cache_control:mark|null? strict:boolean? defer_loading? "
-    "input_examples? allowed_callers? eager_input_streaming?",
-    "text": "type text:string cache_control:mark|null? citations?",
+    "custom": "name:^[a-zA-Z0-9_-]{1,64}$ input_schema:dictionary type:'custom'|None? strict? "
+    "description:string? defer_loading? input_examples? allowed_callers? "
+    "eager_input_streaming?" + MARK,
+    "text": "type text:string citations?" + MARK,
+    "image": "type source" + MARK,
+    "document": "type source citations? title? context?" + MARK,
+    "search_result": "type source title content citations?" + MARK,
     "tool_use": "type id:^[a-zA-Z0-9_-]+$ name:string input:dictionary caller:dictionary? "
-    "cache_control:mark|null? toolset_name:string|null?",
+    "toolset_name:string|None?" + MARK,
     "tool_result": "type tool_use_id:^[a-zA-Z0-9_-]+$ content:string|list? is_error:boolean? "
-    "cache_control:mark|null? toolset_name:string|null?",
-    "thinking": "type thinking:string signature:string|null?",
+    "toolset_name:string|None?" + MARK,
+    "thinking": "type thinking:string signature:string|None?",
     "redacted_thinking": "type data:string",
-    "image": "type source cache_control:mark|null?",
-    "document": "type source cache_control:mark|null? citations? title? context?",
-    "search_result": "type source title content cache_control:mark|null? citations?",
 }
 BLOCKS = tuple(SHAPES)[5:]
 SHAPES["beta request"] = SHAPES["request"] + " context_management?"
-ALLOWED = {"tools": ("custom",), "system": ("text",)}  # role -> types of its blocks
-ALLOWED |= {"result": ("text", "image", "document", "search_result")}
-FORGED = "Invalid `signature` in `thinking` block"
-THINKING = ("thinking", "redacted_thinking")
+ALLOWED = {"tools": ("custom",), "system": ("text",), "result": BLOCKS[:4]}  # by role
 SIDES = {"tool_result": "user", "document": "user", "tool_use": "assistant"}
-SIDES |= dict.fromkeys(THINKING, "assistant")
+SIDES |= {"thinking": "assistant", "redacted_thinking": "assistant"}
+
+
+ERRORS = {  # status -> error type, message
+    400: ("invalid_request_error", "Bad request"),
+    401: ("authentication_error", "invalid x-api-key"),
+    403: ("permission_error", "Your API key does not have permission to use this resource"),
+    404: ("not_found_error", "Not found"),
+    413: ("request_too_large", "Request exceeds the maximum size"),
+    429: ("rate_limit_error", "This request would exceed your rate limit"),
+    500: ("api_error", "Internal server error"),
+    529: ("overloaded_error", "Overloaded"),
+}
 
 
 class ApiError(Exception):
     """An answer other than 200: its HTTP status, error type and message."""
 
-    def __init__(self, status, kind, message):
-        super().__init__(f"{status} {kind}: {message}")
-        self.status, self.type, self.message = status, kind, message
+    def __init__(self, status, message=""):
+        self.type, usual = ERRORS.get(status, ERRORS[500])
+        self.status, self.message = status, message or usual
+        super().__init__(f"{status} {self.type}: {self.message}")
 
 
 def need(condition, message):
     """Refuse the request with `message` unless the condition holds."""
     if not condition:
-        raise ApiError(400, "invalid_request_error", message)
+        raise ApiError(400, message)
 
 
 def validate(body, *, profile="claude", window=200_000, beta=False):
@@ -83,31 +90,36 @@ def validate(body, *, profile="claude", window=200_000, beta=False):
     except (TypeError, ValueError) as error:
         need(False, f"The request body is not valid JSON: {error}")
     check_shape("", body, "beta request" if beta else "request")
-    for i, message in enumerate(body["messages"]):
+    messages = body["messages"]
+    need(messages, "messages: at least one message is required")
+    for i, message in enumerate(messages):
         check_shape(f"messages.{i}", message, "message")
+        last = message["role"] == "assistant" and i == len(messages) - 1
+        words = f"messages.{i}: all messages must have non-empty content except for the optional"
+        need(message["content"] or last, f"{words} final assistant message")
+    need(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
     for where, role, block in rendered(body):
         check_block(where, role, block)
-    check_limits(body, profile)
-    check_messages(body["messages"])
-    check_pairs(body["messages"])
+    check_whole(body, profile)
+    check_pairs(messages)
     if profile == "deepseek":
-        check_thinking_comes_back(body["messages"])
+        for message in messages:  # whoever calls a tool after thinking sends the thinking back
+            types = {block["type"] for block in as_blocks(message["content"])}
+            words = "The `content[].thinking` in the thinking mode must be passed back to the API."
+            need("tool_use" not in types or "thinking" in types, words)
     else:
-        last = body["messages"][-1]["role"]
-        need(last == "user", "This model does not support assistant message prefill.")  # R14
+        words = "This model does not support assistant message prefill."
+        need(messages[-1]["role"] == "user", words)
         check_signatures(body)
-        ttls = [ttl for _, ttl in cache_marks(body)]
-        words = f"A maximum of 4 blocks with cache_control may be provided. Found {len(ttls)}."
-        need(len(ttls) <= 4, words)  # R28
-        need(ttls == sorted(ttls), "cache_control: ttl='1h' must not come after ttl='5m'")
+        cache_marks(body)
     tokens = count_tokens(body)
-    need(tokens <= window, f"prompt is too long: {tokens} tokens > {window} maximum")  # R22
+    need(tokens <= window, f"prompt is too long: {tokens} tokens > {window} maximum")
 
 
 def check_shape(where, value, kind):
-    """R5, R17: refuse a missing, unknown or mistyped field, at any depth that SHAPES names."""
+    """Refuse a missing, unknown or mistyped field, at any depth that SHAPES names."""
     kinds, prefix = kind.split("|"), f"{where}." if where else ""
-    if kinds[0] in SHAPES and (value is not None or "null" not in kinds):
+    if kinds[0] in SHAPES and (value is not None or "None" not in kinds):
         need(isinstance(value, dict), f"{where}: Input should be a valid dictionary")
         unknown = set(value)
         for entry in SHAPES[kinds[0]].split():
@@ -127,7 +139,7 @@ def check_shape(where, value, kind):
 
 
 def check_block(where, role, block):
-    """R5, R12, R13, R18: one block, with what stands inside it."""
+    """Refuse a block in the wrong place, or with nothing to read in it."""
     tag = block.get("type") if isinstance(block, dict) else None
     tag = "custom" if role == "tools" else tag
     words = "found using 'type' does not match any of the expected tags"
@@ -136,11 +148,8 @@ def check_block(where, role, block):
     side, message = SIDES.get(tag, role), where.partition(".content")[0]
     need(role in (side, "result"), f"{message}: `{tag}` blocks can only be in `{side}` messages")
     if tag == "text":
-        empty_mark = not block["text"] and block.get("cache_control")
-        need(not empty_mark, f"{where}.text: cache_control cannot be set for empty text blocks")
-        need(block["text"], "messages: text content blocks must be non-empty")
-        blank = not block["text"].strip()
-        need(not blank, "messages: text content blocks must contain non-whitespace text")
+        words = "contain non-whitespace text" if block["text"] else "be non-empty"
+        need(block["text"].strip(), f"messages: text content blocks must {words}")
     elif tag == "tool_result":
         content = block.get("content", "")
         bare = block.get("is_error") and not content
@@ -149,110 +158,87 @@ def check_block(where, role, block):
             check_block(f"{where}.tool_result.content.{k}", "result", part)
 
 
-def check_limits(body, profile):
-    """R4, R17, R20, R21: what concerns the request as a whole."""
+def check_whole(body, profile):
+    """Refuse a model, max_tokens, tools or a tool_choice that cannot be."""
     model, limit, tools = body["model"], body["max_tokens"], body.get("tools", [])
     if profile == "claude" and not model.startswith("claude-") and model != "practice":
-        raise ApiError(404, "not_found_error", f"model: {model}")
+        raise ApiError(404, f"model: {model}")
+    need(limit >= 0, "max_tokens: Input should be greater than or equal to 0")
     words = f"which is the maximum allowed number of output tokens for {model}"
     need(limit <= 128_000, f"max_tokens: {limit} > 128000, {words}")
-    need(limit >= 0, "max_tokens: Input should be greater than or equal to 0")
     objects = all(tool["input_schema"].get("type") == "object" for tool in tools)
     need(objects, "tools: input_schema.type: Input should be 'object'")
-    names = [tool["name"] for tool in tools]
-    need(len(set(names)) == len(names), "tools: Tool names must be unique.")
+    unique = len({tool["name"] for tool in tools}) == len(tools)
+    need(unique, "tools: Tool names must be unique.")
     choice = body.get("tool_choice")
     need(tools or not choice, "tool_choice may only be specified while providing tools.")
-    forced = choice and choice["type"] in ("any", "tool")
-    strict = model.startswith(("claude-opus-5-5", "claude-fable-5"))
-    need(not (forced and strict), "tool_choice: Forced tool use is not supported for this model.")
-    used = {block["type"] for _, _, block in rendered(body) if "type" in block}
+    strict = choice and model.startswith(("claude-opus-5-5", "claude-fable-5"))
+    forced = strict and choice["type"] in ("any", "tool")
+    need(not forced, "tool_choice: Forced tool use is not supported for this model.")
+    used = {block.get("type") for _, _, block in rendered(body)} & {"tool_use", "tool_result"}
     words = "Requests which include `tool_use` or `tool_result` blocks must define tools."
-    need(tools or not used & {"tool_use", "tool_result"}, words)  # R19
-
-
-def check_messages(messages):
-    """R7, R13: there is something to answer, and it begins with the user."""
-    need(messages, "messages: at least one message is required")
-    need(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
-    words = "all messages must have non-empty content except for the optional final assistant one"
-    for i, message in enumerate(messages):
-        last = message["role"] == "assistant" and i == len(messages) - 1
-        need(message["content"] or last, f"messages.{i}: {words}")
+    need(tools or not used, words)
 
 
 def check_pairs(messages):
-    """R8 to R11: a result in the next turn for every call, a call just before every result."""
-    used, calls, waiting, caller, before = set(), [], [], "", ""
-    for where, role, block in [*rendered({"messages": messages}), ("", "end", {"type": ""})]:
+    """Refuse a call without a result in the next turn, a result without a call just before it."""
+    used, answered, caller, before = set(), {}, "", ""  # answered: call of the last turn -> bool
+    for where, role, block in [*rendered({"messages": messages}), ("", "", {"type": "end"})]:
+        name = block.get("tool_use_id") or block.get("id")
         if block["type"] == "tool_result":
-            name = block["tool_use_id"]
             words = "unexpected `tool_use_id` found in `tool_result` blocks"
-            need(name in calls, f"{where}: {words}: {name}")
-            need(name in waiting, f"{where}: each tool_use must have a single result: {name}")
-            waiting.remove(name)
+            need(name in answered, f"{where}: {words}: {name}")
+            need(not answered[name], f"{where}: each tool_use must have a single result: {name}")
+            answered[name] = True
         elif (before, role) != ("assistant", "assistant"):  # neighbours of one role are one turn
+            missing = ", ".join(name for name in answered if not answered[name])
             words = "`tool_use` ids were found without `tool_result` blocks immediately after"
-            need(not waiting, f"{caller}: {words}: {', '.join(waiting)}")
-            calls = []
+            need(not missing, f"{caller}: {words}: {missing}")
+            answered = {}
         if block["type"] == "tool_use":
-            need(block["id"] not in used, f"{where}: `tool_use` ids must be unique")
-            used.add(block["id"])
-            calls.append(block["id"])
-            waiting.append(block["id"])
-            caller = where.partition(".content")[0]
+            need(name not in used, f"{where}: `tool_use` ids must be unique")
+            used.add(name)
+            answered[name], caller = False, where.partition(".content")[0]
         before = role
 
 
 def check_signatures(body):
-    """R25 to R27: thinking is ours, whole in the newest reply, and where it was made."""
-    prefix, newest, parts, moved = "", "", [], ""
+    """Thinking must be ours, whole in the newest reply, and stand where it was made."""
+    prefix, newest, totals, moved = "", "", [], ""
     for where, role, block in rendered(body):
         message = where.rpartition(".")[0]
         if role == "assistant" and message != newest:
-            newest, parts = message, []
-        if block.get("type") in THINKING:
-            signature = block.get("signature") or ""
-            claim = signature.rpartition(" ")[0]
-            need(claim and signature == seal(claim), f"{where}: {FORGED}")
-            number, total, made_after = claim.split(" ")
-            parts.append((int(number), int(total)))
-            moved = moved or ("" if made_after == prefix else where)
+            newest, totals = message, []
+        if "thinking" in str(block.get("type")):
+            claim = (block.get("signature") or "").rpartition(" ")[0]
+            words = "Invalid `signature` in `thinking` block"
+            need(claim and block["signature"] == seal(claim), f"{where}: {words}")
+            total, _, made_after = claim.partition(" ")
+            totals.append(int(total))
+            moved = moved or made_after != prefix and f"{where}: {words}"
         prefix = chained(prefix, role, block)
-    whole = [(k + 1, total) for first, total in parts if first == 1 for k in range(total)]
     words = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be"
-    need(parts == whole, f"{newest}.0: {words} modified.")
-    need(not moved, f"{moved}: {FORGED}. The block is bound to a different conversation.")
-
-
-def check_thinking_comes_back(messages):
-    """The rule of DeepSeek: whoever calls a tool after thinking sends the thinking back."""
-    for message in messages:
-        types = {block["type"] for block in as_blocks(message["content"])}
-        words = "The `content[].thinking` in the thinking mode must be passed back to the API."
-        need("tool_use" not in types or types & set(THINKING), words)
+    need(set(totals) <= {len(totals)}, f"{newest}.0: {words} modified.")
+    need(not moved, f"{moved}. The block is bound to a different conversation.")
 
 
 def seal(claim):
-    """The claim and a proof that it is ours; here anyone could forge it, which is no harm."""
+    """The claim with a proof that it is ours: good enough for practice, no secret."""
     return f"{claim} {hashlib.sha256(f'practice {claim}'.encode()).hexdigest()}"
 
 
 def sign(body, content):
-    """Sign the thinking of this reply to `body`: which of how many it is, and after what."""
+    """Sign the thinking of this reply to `body`: how many blocks, and what stands before each."""
     prefix, total = "", sum(block["type"] == "thinking" for block in content)
     for _, role, block in rendered(body):
         prefix = chained(prefix, role, block)
-    number = 0
     for block in content:
         if block["type"] == "thinking":
-            number += 1
-            block.setdefault("signature", seal(f"{number} {total} {prefix}"))
+            block.setdefault("signature", seal(f"{total} {prefix}"))
         prefix = chained(prefix, "assistant", block)
 
 
-# ------------------------------------------------------------------------------------------------
-# the request as the model sees it; tokens and the prompt cache
+# --- the request as the model sees it; tokens and the prompt cache ------------------------------
 
 
 def as_blocks(content):
@@ -273,7 +259,7 @@ def rendered(body):
 
 
 def unmarked(block):
-    """The block without its cache mark, as JSON; the SDK may shuffle its fields, not deeper."""
+    """The block as JSON, without its cache mark; its fields sorted, as the SDK shuffles them."""
     fields = sorted(item for item in block.items() if item[0] != "cache_control")
     return json.dumps(dict(fields), ensure_ascii=False)
 
@@ -284,12 +270,7 @@ def chained(prefix, role, block):
 
 
 def block_tokens(block):
-    """UTF-8 bytes of the block's JSON / 4, rounded up; 1600 for an image or document."""
-    if block.get("type") in ("image", "document"):
-        return 1600
-    inner = block.get("content")
-    if isinstance(inner, list):
-        return block_tokens(block | {"content": ""}) + sum(map(block_tokens, inner))
+    """UTF-8 bytes of the block's JSON / 4, rounded up."""
     return -(-len(unmarked(block).encode()) // 4)
 
 
@@ -301,15 +282,17 @@ def count_tokens(body, count=block_tokens):
 def cache_marks(body):
     """[(position, ttl)] of every cache mark, the automatic one of the top level included."""
     blocks = [block for _, _, block in rendered(body)]
-    marks = [block.get("cache_control") for block in blocks]
-    automatic = body.get("cache_control")
-    if automatic:
-        last = max(at for at, block in enumerate(blocks) if block.get("type") not in THINKING)
-        marks[last] = marks[last] or automatic
-    ttls = [(at, mark.get("ttl", "5m")) for at, mark in enumerate(marks) if mark]
-    same = not automatic or dict(ttls)[last] == automatic.get("ttl", "5m")
-    need(same, "cache_control: two different ttl on the last block")
-    return ttls
+    marks = {at: b["cache_control"] for at, b in enumerate(blocks) if b.get("cache_control")}
+    if automatic := body.get("cache_control"):
+        last = max(at for at, b in enumerate(blocks) if "thinking" not in str(b.get("type")))
+        same = marks.setdefault(last, automatic).get("ttl", "5m") == automatic.get("ttl", "5m")
+        need(same, "cache_control: two different ttl on the last block")
+    found = [(at, mark.get("ttl", "5m")) for at, mark in marks.items()]
+    words = f"A maximum of 4 blocks with cache_control may be provided. Found {len(found)}."
+    need(len(found) <= 4, words)
+    ordered = sorted(found, key=lambda item: item[1]) == found
+    need(ordered, "cache_control: ttl='1h' must not come after ttl='5m'")
+    return found
 
 
 class PromptCache:
@@ -334,20 +317,18 @@ class PromptCache:
         last = marks[-1][0] + 1 if marks else 0
         hour = max([hit, *(at + 1 for at, ttl in marks if ttl == "1h")])
         self.entries.update(hashes[at] for at, _ in marks)
+        created = {"ephemeral_5m_input_tokens": sizes[last] - sizes[hour]}
+        created["ephemeral_1h_input_tokens"] = sizes[hour] - sizes[hit]
         return {
             "input_tokens": sizes[-1] - sizes[last],
             "output_tokens": sum(map(self.count, content)),
             "cache_read_input_tokens": sizes[hit],
             "cache_creation_input_tokens": sizes[last] - sizes[hit],
-            "cache_creation": {
-                "ephemeral_5m_input_tokens": sizes[last] - sizes[hour],
-                "ephemeral_1h_input_tokens": sizes[hour] - sizes[hit],
-            },
+            "cache_creation": created,
         }
 
 
-# ------------------------------------------------------------------------------------------------
-# the practice model: a script that decides from the request alone
+# --- the practice model: a script that decides from the request alone ---------------------------
 
 HELP = """I am a script without intelligence, here to practise on. I can:
 - Read every Python file in DIR/ one by one (or: several at once)
@@ -356,23 +337,19 @@ HELP = """I am a script without intelligence, here to practise on. I can:
 - Run `COMMAND`, or Read FILE
 - answer a question from what stands in the context, and summarise it"""
 PLAN = re.compile(r"Plan( again)?: \d+ files to read: (.+)")
-ENTRY = re.compile(
-    r"(?:\A|\n\n)(user: |assistant: |call [\w-]+ (?={)|result of [\w-]+: |\[\.\.\. cut )"
-)
+ENTRY = re.compile(r"\n\n(?=(?:user|assistant|result of [\w-]+): |call [\w-]+ \{|\[\.\.\. cut )")
 COMPRESSED = re.compile(  # summary, calls before, "in progress", request
     r"(?s)\[Conversation compressed[^\n]*\n\n(.*?)(?:\n\nCalls before this point[^\n]*(.*?))?"
     r"(?:\n\n\[[^\]\n]*user[^\]\n]*?(in progress)?\]\n(.*?)(?:\n\[Go on from here.*)?)?$"
 )
 FOLDER = re.compile(r"(?ia)\bin (?!this|order|parallel|one)(?:the )?([\w./-]+)|([\w./-]+)/")
-UNTIL = re.compile("(?i)until|\u76f4\u5230")
-SEVERAL = re.compile("(?i)several|at once|parallel|\u540c\u65f6")
 COMMON = re.compile("what|which|who|whom|how|many|much|does|did|the|and|that|this|are|was|from")
 
 
 def practice_reply(body):
     """(content blocks, stop reason) of the script's answer to a request."""
-    view = look(steps(body["messages"]))
-    matches = ((re.search(pattern, view.request), act) for pattern, act in BEHAVIOURS)
+    view = look(entries(body["messages"]))
+    matches = ((re.search(f"(?is){pattern}", view.request), act) for pattern, act in BEHAVIOURS)
     match, act = next((match, act) for match, act in matches if match)
     text, calls = act(view, match)
     offered = [tool["name"] for tool in body.get("tools", [])]
@@ -388,61 +365,55 @@ def practice_reply(body):
     return content, "tool_use" if calls else "end_turn"
 
 
-def steps(messages):
-    """What happened, as [kind, argument, text]; kind: "user", "assistant" or a tool's name."""
-    found, calls = [], {}
+def entries(messages):
+    """Yield (kind, key, text) for every text, call and result; key: what joins the last two."""
     for _, role, block in rendered({"messages": messages}):
         if block["type"] == "text":
-            found.append([role, "", block["text"]])
+            yield role, "", block["text"]
         elif block["type"] == "tool_use":
             given = json.dumps(block["input"], ensure_ascii=False)
-            calls[block["id"]] = [block["name"], main_argument(given), ""]
-            found.append(calls[block["id"]])
+            yield "call", block["id"], f"{block['name']} {given}"
         elif block["type"] == "tool_result":
-            parts = [part.get("text", "") for part in as_blocks(block.get("content", ""))]
-            cleared = parts and parts[0].startswith("[Previous: used ")
-            calls[block["tool_use_id"]][2] = "" if cleared else "\n".join(parts)
-    return found
+            parts = as_blocks(block.get("content", ""))
+            yield "result", block["tool_use_id"], "\n".join(p.get("text", "") for p in parts)
 
 
-def steps_of_text(data):
+def entries_of_text(data):
     """The same from the text that a summariser gets; an entry starts in column 0."""
-    found, waiting = [], []
-    parts = ENTRY.split(data)
-    for head, text in zip(parts[1::2], parts[2::2], strict=True):
-        kind, name = head.split()[0].strip(":"), head.split()[-1].strip(":")
-        if kind == "call":
-            found.append([name, main_argument(text), ""])
-            waiting.append(found[-1])
-        elif kind == "result":
-            answered = next((step for step in waiting if step[0] == name), ["", "", ""])
-            answered[2] = text.replace("\n  ", "\n")
-            waiting = [step for step in waiting if step is not answered]
-        else:
-            found.append([kind, "", text])
-            waiting = []  # after a gap nobody knows whose result comes
-    return found
+    for entry in ENTRY.split(data):
+        kind, _, text = entry.partition(" ")
+        name = re.match(r"(?:of )?([\w-]*)", text)[1]
+        text = text.partition(": ")[2].replace("\n  ", "\n") if kind == "result" else text
+        yield kind.strip(":"), name, text
 
 
-def main_argument(given):
-    """The command, path or focus in the JSON of a call's input, which may be cut."""
-    found = re.search(r'"(?:command|path|focus)": "((?:[^"\\]|\\.)*)"', given)
-    return found[1] if found else ""
+def look(found):
+    """What the entries show: the newest request, and what was done for it and before.
 
-
-def look(happened):
-    """What the steps show: the newest request of the user and what was done for it."""
+    A step is [tool, argument, result], or ["assistant", "", text].
+    """
     view = SimpleNamespace(request="", in_progress="", summary="", trail="", steps=[], new=[])
-    for step in happened:
-        compressed = COMPRESSED.match(step[2]) if step[0] == "user" else None
-        if compressed:
-            found = [part or "" for part in compressed.groups()]
-            view.summary, view.trail, view.in_progress, view.request = found
-        elif step[0] != "user":
+    waiting = {}  # calls without a result so far
+    for kind, key, text in found:
+        step = [kind, "", text]
+        if kind == "call":
+            given = re.search(r'"(?:command|path|focus)": "((?:[^"\\]|\\.)*)"', text)
+            step = [text.split(" ")[0], given[1] if given else "", ""]
+            waiting.setdefault(key, []).append(step)
+        elif kind == "result" and waiting.get(key):
+            cleared = text.startswith("[Previous: used ")
+            waiting[key].pop(0)[2] = "" if cleared else text
+        elif kind == "[...":
+            waiting = {}  # after a gap nobody knows whose result comes
+        elif kind == "user" and (compressed := COMPRESSED.match(text)):
+            parts = [part or "" for part in compressed.groups()]
+            view.summary, view.trail, view.in_progress, view.request = parts
+        elif kind == "user" and text.strip() != "(continue)":
+            view.request, view.in_progress, view.new = text, "", []
+        if kind in ("call", "assistant"):
             view.steps.append(step)
-            view.new.append(step)  # what was done for the newest request
-        elif step[2].strip() != "(continue)":
-            view.request, view.in_progress, view.new = step[2], "", []
+            view.new.append(step)
+    view.lines = [line.strip() for _, _, text in view.steps for line in text.splitlines()]
     return view
 
 
@@ -460,7 +431,7 @@ def files_read(view):
     found = {}
     if "accomplished" in view.summary:  # else nothing is known of the files on the trail
         found = dict.fromkeys(re.findall(r"(?m)^- read_file (.+)$", view.trail), "")
-    found |= dict(re.findall(r"(?m)^- read (.+?): (.*)$", view.summary))
+    found |= re.findall(r"(?m)^- read (.+?): (.*)$", view.summary)
     for tool, path, text in view.steps:
         if tool == "read_file":
             found[path] = facts(text) if text else found.get(path, "")
@@ -476,177 +447,114 @@ def find_plan(view):
     return (plans[-1][0], plans[-1][1].split(", ")) if plans else None
 
 
-def read_on(view, _):
+def read_on(view, match):
     """List, plan, read the files of the plan, answer."""
     folder = next(filter(None, FOLDER.search(f"{view.request} ./").groups())).rstrip("/.") or "."
-    until = UNTIL.search(view.request)
-    ending = ".md" if re.search(r"(?i)markdown|\.md\b", view.request) else ""
-    ending = ".py" if until or re.search(r"(?i)python|\.py\b", view.request) else ending
+    until = re.search("(?i)until|直到", match[0])
+    kind = re.search(r"(?i)(python|\.py\b)|markdown|\.md\b", view.request)
+    ending = ".py" if until or kind and kind[1] else ".md" if kind else ""
     levels = ["", "*/", "*/*/"] if until else [""]
     patterns = [f"{folder}/{level}*{ending}".removeprefix("./") for level in levels]
-    command = "ls -1dp " + " ".join(patterns)
-    again, plan = find_plan(view) or ("", None)
-    text, known = "", files_read(view)
+    command = f"ls -1dp {' '.join(patterns)}"
+    known, (again, plan), text = files_read(view), find_plan(view) or ("", None), ""
     if plan is None:
         listed = [result for _, given, result in view.new if given == command and result]
         if not listed:
             return "", [("bash", {"command": command})]
-        lines = [line for line in listed[-1].splitlines() if not line.endswith("/")]
-        plan = [line for line in lines if fnmatchcase(line, patterns[0])]
+        plan = [line for line in listed[-1].splitlines() if fnmatchcase(line, patterns[0])]
+        plan = [line for line in plan if not line.endswith("/")]
         again = " again" if view.in_progress else ""
         text = f"Plan{again}: {len(plan)} files to read: {', '.join(plan)}"
     left = [path for path in plan if path not in known]
-    reads = [step for step in view.steps if step[0] == "read_file"]
+    reads = [path for tool, path, _ in view.steps if tool == "read_file"]
     seen_enough = until and view.in_progress and len(reads) > 3  # three after the compaction
     if left and not seen_enough:
-        number = 5 if SEVERAL.search(view.request) else 1
+        number = 5 if re.search("(?i)several|at once|parallel|同时", view.request) else 1
         return text, [("read_file", {"path": path}) for path in left[:number]]
-    lines = [
-        f"- {path}: {fact or 'read, but no longer in my context'}"
-        for path, fact in known.items()
-        if fnmatchcase(path, patterns[0])
-    ]
+    shown = [path for path in known if fnmatchcase(path, patterns[0])]
+    lines = [f"- {path}: {known[path] or 'read, but no longer in my context'}" for path in shown]
     return "\n".join([f"I have read {len(lines)} files ({patterns[0]}).", *lines]), []
 
 
-def once(tool, field, say):
+def once(tool, field, words):
     """A behaviour: call the tool with what the pattern found, then say what came of it."""
 
     def act(view, match):
-        done = [text for kind, _, text in view.new if kind == tool]
-        if done:
-            return say(match[1], done[-1]), []
+        for kind, _, text in reversed(view.new):
+            if kind == tool:
+                return words.format(given=match[1], result=text, facts=facts(text)), []
         return "", [(tool, {field: match[1]} if match[1] else {})]
 
     return act
 
 
-def after_compact(_, result):
-    """What to say when the compact tool was called: the result tells how it went."""
-    if result.startswith("Compressing"):
-        return "The conversation is compressed. I go on from its summary."
-    return f"The compact tool answered: {result}"
-
-
 def answer(view, _):
     """The lines of the context that share most with the question."""
-    lines = view.summary.replace(" | ", "\n").splitlines()
-    lines = [line for line in lines if not line.startswith("- asked: ")] + lines_seen(view)
-    found = best_lines(view.request, lines, 3)
+    lines = re.sub("(?m)^- asked: .*$", "", view.summary).replace(" | ", "\n").splitlines()
+    found = best_lines(view.request, lines + view.lines, 3)
     return "\n".join(found) or "The context that I see does not hold the answer.", []
-
-
-def lines_seen(view):
-    """The lines of all results, and what the assistant said."""
-    return [line for _, _, text in view.steps for line in text.splitlines()]
 
 
 def best_lines(question, lines, limit):
     """The lines that share the longest words with the question, best first."""
-    asked = words_of(question)
-    score = {line.strip(): sum(map(len, asked & words_of(line))) for line in lines}
+    words = re.findall(r"\w[\w./-]+\w", question.lower())
+    asked = {word: rf"(?i)\b{re.escape(word)}\b" for word in words if not COMMON.fullmatch(word)}
+    score = {line: sum(len(w) for w in asked if re.search(asked[w], line)) for line in lines}
     best = max(score.values(), default=0)
     ranked = sorted(score, key=score.get, reverse=True)
     return [line for line in ranked if score[line] > best / 2][:limit]
 
 
-def words_of(text):
-    """Words, names and paths of three letters or more."""
-    words = re.findall(r"\w[\w./-]+\w", text.lower())
-    return {word for word in words if not COMMON.fullmatch(word)}
-
-
-def summarise(view, match):
+def summarise(_, match):
     """A summary of the fenced data with those parts that the words before it name."""
-    asked, view = match[1], look(steps_of_text(match[3]))
+    asked, view = match[1], look(entries_of_text(match[3]))
     known, (again, plan) = files_read(view), find_plan(view) or ("", [])
+    reads = [f"read {path}: {fact or 'facts lost'}" for path, fact in known.items()]
     done = re.findall(r"(?m)^- ((?:bash|edit_file|write_file) .*)$", view.summary)
     for tool, given, text in view.steps:
         if tool in ("bash", "edit_file", "write_file"):
             done.append(" ".join(f"{tool} {given}: {text[:100]}".split()))
     left = [path for path in plan if path not in known]
     todo = [f"Plan{again}: {len(left)} files to read: {', '.join(left)}"] if left else []
-    reads = [f"read {path}: {fact or 'facts lost'}" for path, fact in known.items()]
     parts = {
         "What was accomplished": reads + list(dict.fromkeys(done))[-20:],
         "Current state": [f"asked: {' '.join(view.request.split())[:300]}", *todo],
         "Key decisions": ["read in the order of the listing, no file twice"] if known else [],
     }
-    texts = focus_lines(view, asked) + [
-        f"{title}:\n- " + "\n- ".join(lines or ["nothing"])
-        for title, lines in parts.items()
-        if title.lower() in asked.lower()
-    ]
+    texts = re.findall("(?m)^Focus: .*$", view.summary)[-4:]
+    for focus in re.findall("(?m)^Focus: .*$", asked):
+        if found := best_lines(focus[7:], view.lines, 6):
+            texts = [line for line in texts if not line.startswith(f"{focus}: ")]
+            texts.append(f"{focus}: " + " | ".join(line[:200] for line in found))
+    for title in parts:
+        if title.lower() in asked.lower():
+            texts.append(f"{title}:\n- " + "\n- ".join(parts[title] or ["nothing"]))
     return "\n\n".join(texts) or "No part of a summary was asked for.", []
 
 
-def focus_lines(view, asked):
-    """["Focus: X: the lines that mention it"], behind those of earlier summaries."""
-    old = re.findall("(?m)^Focus: .*$", view.summary)
-    for focus in re.findall("(?m)^Focus: .*$", asked):
-        found = best_lines(focus[7:], lines_seen(view), 6)
-        if found:
-            old = [line for line in old if not line.startswith(f"{focus}: ")]
-            old.append(f"{focus}: " + " | ".join(line[:200] for line in found))
-    return old[-5:]
-
-
+COMPACT = (
+    r"^\W*(?:please )?(?:use|使用).{0,9}compact(?:.*(?:focus\w* on|重点|聚焦|关注)\W*(.+?)\W*$)?"
+)
+READ_ON = r"(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:所有|每)"
+READ_ONE = r"^\W*(?:please )?(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)"
 BEHAVIOURS = [  # the first pattern found in the newest request decides
-    (r"(?is)(.*summar.*)<([\w-]+)>\n(.*)\n</\2>", summarise),
-    (
-        "(?is)^\\W*(?:please )?(?:use|\u4f7f\u7528).{0,9}compact"
-        "(?:.*?(?:focus\\w* on|\u91cd\u70b9|\u805a\u7126|\u5173\u6ce8)\\W*(.+?)\\W*$)?",
-        once("compact", "focus", after_compact),
-    ),
-    (
-        r"(?is)^\W*(?:please )?(?:run|\u8fd0\u884c|\u6267\u884c)\b\s*(?:the command )?`?([^`]+)",
-        once("bash", "command", lambda _, result: f"The command printed:\n{result[:500]}"),
-    ),
-    (
-        r"(?is)(?:read|\u8bfb).*(?:until|\u76f4\u5230)|read\s+(?:every|each|all)\b"
-        r"|\u8bfb.*(?:\u6240\u6709|\u6bcf)",
-        read_on,
-    ),
-    (
-        r"(?is)^\W*(?:please )?(?:read|\u8bfb\u53d6)\s+`?([\w-]*[./][\w./-]*\w)",
-        once("read_file", "path", lambda path, result: f"{path}: {facts(result)}"),
-    ),
-    (r"(?is)[?\uff1f]|what|which|how many|who|\u4ec0\u4e48|\u591a\u5c11", answer),
-    ("", lambda view, match: (HELP, [])),
+    (r"(.*summar.*)<([\w-]+)>\n(.*)\n</\2>", summarise),
+    (COMPACT, once("compact", "focus", "{result} I go on from what I see.")),
+    (r"^\W*(?:run|运行|执行)\b\s*`?([^`]+)", once("bash", "command", "It printed:\n{result:.500}")),
+    (READ_ON, read_on),
+    (READ_ONE, once("read_file", "path", "{given}: {facts}")),
+    (r"[?？]|what|which|how many|who|什么|多少", answer),
+    ("", lambda *_: (HELP, [])),
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# the server
+# --- the server ---------------------------------------------------------------------------------
 
-ERRORS = {  # status -> error type, message
-    400: ("invalid_request_error", "Bad request"),
-    401: ("authentication_error", "invalid x-api-key"),
-    403: ("permission_error", "Your API key does not have permission to use this resource"),
-    404: ("not_found_error", "Not found"),
-    413: ("request_too_large", "Request exceeds the maximum size"),
-    429: ("rate_limit_error", "This request would exceed your rate limit"),
-    500: ("api_error", "Internal server error"),
-    502: ("api_error", "Bad gateway"),
-    503: ("api_error", "Service unavailable"),
-    529: ("overloaded_error", "Overloaded"),
-}
-SPOILED = {  # fault -> what it changes in a message
-    "empty": lambda message: {"content": []},
-    "refusal": lambda message: {"content": [], "stop_reason": "refusal"},
-    "no usage": lambda message: {"usage": None},
-    "unknown block": lambda message: {
-        "content": [{"type": "brand_new_block"}, *message["content"]]
-    },
-    "cut reply": lambda message: {
-        "content": [
-            block | {"text": block["text"][: len(block["text"]) // 2 + 1]}
-            if block["type"] == "text"
-            else block
-            for block in message["content"]
-        ],
-        "stop_reason": "max_tokens",
-    },
+SPOILED = {  # fault -> (what it makes of the content, the stop reason)
+    "empty": (lambda content: [], "end_turn"),
+    "refusal": (lambda content: [], "refusal"),
+    "unknown block": (lambda content: [{"type": "brand_new_block"}, *content], "end_turn"),
+    "cut reply": (lambda content: [cut_short(block) for block in content], "max_tokens"),
 }
 BROKEN = {  # fault -> (bytes sent, content type, bytes that are promised beyond them)
     "html": (b"<html><body>Welcome</body></html>", "text/html", 0),
@@ -657,10 +565,9 @@ BROKEN = {  # fault -> (bytes sent, content type, bytes that are promised beyond
 }
 
 
-def error(status, message=""):
-    """The ApiError of a status, with its usual message unless there is another."""
-    kind, usual = ERRORS.get(status, ERRORS[500])
-    return ApiError(status, kind, message or usual)
+def cut_short(block):
+    """A text block as max_tokens leaves it; others stay."""
+    return block | {"text": block["text"][:9]} if block["type"] == "text" else block
 
 
 @dataclass
@@ -679,7 +586,7 @@ class PracticeAPI:
     requests: list = field(default_factory=list)  # every POST: {"path", "body", "status", ...}
     replies: list = field(default_factory=list)  # (content, stop reason) before the model is asked
     # What goes wrong, one per request: a status, (status, message), a key of SPOILED or BROKEN,
-    # "stop:REASON"; or a function of the body, asked each time, that returns such a thing or None.
+    # "no usage", "stop:REASON"; or a function of the body, asked each time, that returns one.
     faults: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -714,14 +621,13 @@ class PracticeAPI:
                 elif path == "/v1/messages":
                     fault = self.next_fault(body)
                     validate(body, **rules)
-                    need(not body.get("stream"), "stream: this practice API does not stream")
                     if fault in BROKEN:
                         record.update(status=None, error=fault)
                         return 200, *BROKEN[fault]
                     answer = self.reply(body, fault)
                     record.update((name, answer[name]) for name in record.keys() & answer.keys())
                 else:
-                    raise error(404)
+                    raise ApiError(404)
             except ApiError as problem:
                 record.update(status=problem.status, error=problem.message)
                 words = {"type": problem.type, "message": problem.message}
@@ -737,25 +643,27 @@ class PracticeAPI:
         return ""
 
     def read(self, headers, raw):
-        """R1 to R3: the body of a request that shows a key and a version."""
+        """The body of a request that shows a key and a version."""
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         given = headers.get("x-api-key") or bearer
         if not given or self.key not in (None, given):
-            raise error(401, "" if given else "x-api-key header is required")
-        version = headers.get("anthropic-version") in ("2023-06-01", "2026-10-21")
-        need(version, "anthropic-version: header is required, with a known version")
+            raise ApiError(401, "" if given else "x-api-key header is required")
+        known = headers.get("anthropic-version") in ("2023-06-01", "2026-10-21")
+        need(known, "anthropic-version: header is required, with a known version")
         if len(raw) > self.max_body:
-            raise error(413)
-        with suppress(ValueError):
+            raise ApiError(413)
+        try:
             body = json.loads(raw)
-            need(isinstance(body, dict), "The request body is not a JSON object")
-            return body
-        raise error(400, "The request body is not valid JSON")
+        except ValueError:
+            body = None
+        need(isinstance(body, dict), "The request body is not valid JSON")
+        need(not body.get("stream"), "stream: this practice API does not stream")
+        return body
 
     def reply(self, body, fault):
         """The message that answers a valid request, as the fault leaves it."""
         if isinstance(fault, (int, tuple)):
-            raise error(*fault) if isinstance(fault, tuple) else error(fault)
+            raise ApiError(*fault) if isinstance(fault, tuple) else ApiError(fault)
         content, stop = self.replies.pop(0) if self.replies else self.model(body)
         if body["max_tokens"] == 0:
             content, stop = [], "max_tokens"
@@ -764,38 +672,39 @@ class PracticeAPI:
             content.insert(0, {"type": "thinking", "thinking": ""})
             content[0] |= {"signature": ""} if self.profile == "deepseek" else {}
         sign(body, content)
+        if fault in SPOILED:
+            spoil, stop = SPOILED[fault]
+            content = spoil(content)
+        elif fault.startswith("stop:"):
+            stop = fault[5:]
         message = {"id": f"msg_{len(self.requests):024}", "type": "message", "role": "assistant"}
         message |= {"model": body["model"], "content": content, "stop_reason": stop}
         message |= {"stop_sequence": None, "stop_details": None}
-        message["usage"] = self.cache.usage(body, content)
-        if fault in SPOILED:
-            return message | SPOILED[fault](message)
-        return message | ({"stop_reason": fault[5:]} if fault.startswith("stop:") else {})
+        usage = self.cache.usage(body, content)
+        return message | {"usage": None if fault == "no usage" else usage}
 
 
 class Handler(BaseHTTPRequestHandler):
     """HTTP around PracticeAPI.answer."""
 
-    protocol_version = "HTTP/1.1"
-    api = None
+    protocol_version, api = "HTTP/1.1", None
 
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        path = self.path.partition("?")[0]
-        status, data, kind, missing = self.api.answer(path, self.headers, raw)
+        status, data, kind, missing = self.api.answer(self.path, self.headers, raw)
         self.close_connection = self.close_connection or missing > 0
         if kind == "timeout":
             self.api.closed.wait()
         if kind in ("timeout", "cut"):
             return
+        final = 400 <= status < 500 and status != 429 or not self.api.retry
+        headers = {"content-type": kind, "content-length": len(data) + missing}
+        headers |= {"request-id": f"req_{len(self.api.requests):024}"}
+        headers |= {"x-should-retry": "false"} if final else {}
+        headers |= {"retry-after": 0} if status == 429 else {}
         self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data) + missing))
-        self.send_header("request-id", f"req_{len(self.api.requests):024}")
-        if status == 429:
-            self.send_header("retry-after", "0")
-        if 400 <= status < 500 and status != 429 or not self.api.retry:
-            self.send_header("x-should-retry", "false")
+        for name, value in headers.items():
+            self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(data)
 
@@ -810,18 +719,14 @@ def main():
     parser.add_argument("--profile", choices=["claude", "deepseek"], default="claude")
     parser.add_argument("--window", type=int, default=200_000, help="context window in tokens")
     options = parser.parse_args()
-    try:
-        api = PracticeAPI(options.port, options.profile, options.window)
-    except (OSError, OverflowError) as problem:
-        parser.error(f"port {options.port}: {problem}")
+    api = PracticeAPI(options.port, options.profile, options.window)
     with api, suppress(KeyboardInterrupt):
         print("Practice API: a script answers, there is no intelligence in it. Set", end=" ")
         print(f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice", flush=True)
         threading.Event().wait()
 
 
-# ------------------------------------------------------------------------------------------------
-# the demo
+# --- the demo -----------------------------------------------------------------------------------
 
 ACTS = [  # prompt, knobs, why and what to watch
     (
@@ -899,21 +804,18 @@ def measured(requests):
 
 def sawtooth(sizes, threshold, marks, width=52, height=10):
     """A text chart of context sizes; marks: {index of a request: layer that fired before it}."""
-    per = max(1, -(-len(sizes) // width))  # requests in one column
-    groups = [range(at, min(at + per, len(sizes))) for at in range(0, len(sizes), per)]
-    tall = [max(sizes[at] for at in group) for group in groups]
-    fired = [max(marks.get(at, " ") for at in group) for group in groups]
-    wide = max(1, min(3, width // max(1, len(groups))))  # characters of one column
-    top = max([threshold, 1, *tall])
+    shown = range(len(sizes))[-width:]  # the newest, when there are more requests than columns
+    wide = max(1, min(3, width // max(1, len(shown))))  # characters of one column
+    top = max([threshold, 1, *sizes])
     line = round(threshold / top * height)
     labels = {height: f"{top:,}", line: f"threshold {threshold:,}"}
     rows = []
     for row in range(height, 0, -1):
-        blank = "-" if row == line else " "
-        bars = "".join(("#" if n >= top * (row - 0.5) / height else blank) * wide for n in tall)
+        blank, low = "-" if row == line else " ", top * (row - 0.5) / height
+        bars = "".join(("#" if sizes[at] >= low else blank) * wide for at in shown)
         rows.append(f"{labels.get(row, ''):>18} |{bars}")
-    rows.append(f"{'0':>18} +" + "-" * wide * len(groups))
-    rows.append(f"{'layer':>18}  " + "".join(mark.ljust(wide) for mark in fired))
+    rows.append(f"{'0':>18} +" + "-" * wide * len(shown))
+    rows.append(f"{'layer':>18}  " + "".join(marks.get(at, "").ljust(wide) for at in shown))
     return "\n".join(row.rstrip() for row in rows)
 
 

@@ -108,7 +108,7 @@ REFUSED = {  # rule: (request, stable words of the message)
         "text content blocks must be non-empty",
     ),
     "R14 prefill": (body(user("a"), assistant("b")), "does not support assistant message prefill"),
-    "R16 system": (body(user("a"), {"role": "system", "content": "b"}), "role 'system'"),
+    "R16 system": (body(user("a"), {"role": "system", "content": "b"}), "messages.1.role: Input"),
     "R17 tool name": (body(tools=[TOOLS[0] | {"name": "a b"}]), "String should match pattern"),
     "R17 same names": (body(tools=TOOLS + TOOLS), "tools: Tool names must be unique."),
     "R17 schema": (body(tools=[{"name": "a"}]), "tools.0.custom.input_schema: Field required"),
@@ -145,7 +145,7 @@ REFUSED = {  # rule: (request, stable words of the message)
     "R28 ttl order": (body(marked(1), marked(1, "1h")), "must not come after"),
     "R28 empty text": (
         body(user([text("") | {"cache_control": {"type": "ephemeral"}}])),
-        "cache_control cannot be set for empty text blocks",
+        "text content blocks must be non-empty",
     ),
     "lone surrogate": (body(user("\ud800")), "not valid JSON"),
 }
@@ -172,6 +172,7 @@ ACCEPTED = {
     ),
     "text behind results": body(*PAIR[:2], user([result(), text("go on")])),
     "result without content": body(*PAIR[:2], user([{"type": "tool_result", "tool_use_id": "t1"}])),
+    "a tool of no type": body(tools=[TOOLS[0] | {"type": None}]),
     "four marks": body(marked(4)),
     "automatic mark on a marked block": body(marked(4), cache_control={"type": "ephemeral"}),
 }
@@ -347,7 +348,7 @@ def test_a_status_can_be_ordered(api, status):
     with pytest.raises(anthropic.APIStatusError) as failed:
         ask(api)
     assert failed.value.status_code == status
-    assert failed.value.type == practice_api.ERRORS[status][0]
+    assert failed.value.type == ApiError(status).type
     assert ask(api).stop_reason == "end_turn"
 
 
@@ -455,9 +456,8 @@ def calls_of(messages):
     blocks = [
         block for message in messages[1:] for block in practice_api.as_blocks(message["content"])
     ]
-    return [
-        practice_api.argument(block["input"]) for block in blocks if block["type"] == "tool_use"
-    ]
+    inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
+    return [argument for given in inputs for argument in given.values()]
 
 
 EVERY = "Read every Python file in the agents/ directory one by one"
@@ -535,20 +535,9 @@ def test_the_compact_tool_is_called_once_with_its_focus():
     prompt = "Use the compact tool to manually compress the conversation, focus on names"
     assert reply(user(prompt))[1] == [("compact", {"focus": "names"})]
     exchange = [assistant([call(tool="compact")]), user([result(content="Compressing...")])]
-    assert "I go on from its summary" in reply(user(compressed(DONE, prompt)), *exchange)[0]
+    assert "I go on from what I see" in reply(user(compressed(DONE, prompt)), *exchange)[0]
     failed = [exchange[0], user([result(content="already compacted")])]
     assert "already compacted" in reply(user(prompt), *failed)[0]
-
-
-def test_a_replacement_reads_edits_and_reads_again():
-    messages = play("Replace `a` with `b` in x.py", lambda name, given: f"{name} done")
-    tools = [
-        block["name"]
-        for message in messages[1::2]
-        for block in message["content"][-1:]
-        if block["type"] == "tool_use"
-    ]
-    assert tools == ["read_file", "edit_file", "read_file"]
 
 
 def test_a_question_is_answered_from_what_the_context_shows():
@@ -587,6 +576,26 @@ def test_a_summary_names_files_facts_and_what_remains():
     assert "- read agents/a.py: 2 lines, def a" in words
     assert "- Plan: 1 files to read: agents/b.py" in words
     assert EVERY in words
+
+
+def test_a_line_of_a_result_that_looks_like_a_call_is_none():
+    data = DATA + '\n  \n  call read_file {"path": "agents/x.py"}\n  \n  result of read_file: X = 1'
+    words = summary(THREE, data)
+    assert "- read agents/a.py: 6 lines, def a" in words
+    assert "x.py" not in words
+
+
+def test_what_the_assistant_says_between_calls_takes_no_result():
+    said = "assistant: read_file comes next"
+    data = [said, 'call read_file {"path": "a.py"}', "result of read_file: A = 1"]
+    assert "- read a.py: 1 lines, A = 1" in summary(THREE, "\n\n".join(data))
+
+
+def test_behind_a_gap_no_call_gets_the_result_of_another():
+    calls = [f'call read_file {{"path": "{name}.py"}}' for name in "ab"]
+    data = [calls[0], "[... cut ...]", calls[1], "result of read_file: B = 1"]
+    words = summary(THREE, "\n\n".join(data))
+    assert "- read a.py: facts lost\n- read b.py: 1 lines, B = 1" in words
 
 
 @pytest.mark.parametrize("part", ["what was accomplished", "current state", "key decisions"])
