@@ -539,7 +539,12 @@ READ_ON = r"(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:�
 READ_ONE = r"^\W*(?:please )?(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)"
 BEHAVIOURS = [  # the first pattern found in the newest request decides
     (r"(.*summar.*)<([\w-]+)>\n(.*)\n</\2>", summarise),
-    (COMPACT, once("compact", "focus", "{result} I go on from what I see.")),
+    (
+        COMPACT,
+        once(
+            "compact", "focus", "The tool answered: {result} I go on from the context as it is now."
+        ),
+    ),
     (r"^\W*(?:run|运行|执行)\b\s*`?([^`]+)", once("bash", "command", "It printed:\n{result:.500}")),
     (READ_ON, read_on),
     (READ_ONE, once("read_file", "path", "{given}: {facts}")),
@@ -687,7 +692,7 @@ class PracticeAPI:
 class Handler(BaseHTTPRequestHandler):
     """HTTP around PracticeAPI.answer."""
 
-    protocol_version, api = "HTTP/1.1", None
+    protocol_version, disable_nagle_algorithm, api = "HTTP/1.1", True, None
 
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -719,7 +724,10 @@ def main():
     parser.add_argument("--profile", choices=["claude", "deepseek"], default="claude")
     parser.add_argument("--window", type=int, default=200_000, help="context window in tokens")
     options = parser.parse_args()
-    api = PracticeAPI(options.port, options.profile, options.window)
+    try:
+        api = PracticeAPI(options.port, options.profile, options.window)
+    except (OSError, OverflowError) as problem:
+        parser.exit(2, f"port {options.port}: {problem}\n")
     with api, suppress(KeyboardInterrupt):
         print("Practice API: a script answers, there is no intelligence in it. Set", end=" ")
         print(f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice", flush=True)

@@ -169,7 +169,8 @@ def ask(**request) -> tuple:
     """Send one request; return (stop_reason, blocks as plain dicts) or raise ModelError."""
     try:
         print("working...\r" if fancy() else "", end="", flush=True)
-        response = connect().messages.create(model=MODEL, max_tokens=MAX_TOKENS, **request)
+        request |= {"model": MODEL, "max_tokens": MAX_TOKENS}
+        response = connect().messages.create(**plain(request))
         return received(response)
     except Exception as error:  # not every one is an APIError: no key, odd bytes, HTML
         raise ModelError(error) from error
@@ -216,9 +217,9 @@ def agent_loop(messages: list) -> bool:
                     compact_history(messages, automatic=True)
             # The model takes a step. Its calls are in the content, whatever the stop reason says.
             stop, content = ask_model(messages)
-            show_reply(messages, content, before - size)
             faults = tidy_calls(messages, content, stop)
             add(messages, "assistant", content)
+            show_reply(messages, before - size)
             calls = [block for block in content if block["type"] == "tool_use"]
             if calls:
                 run_tools(messages, calls, faults)
@@ -256,15 +257,16 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
     stretch = STATE.path, STATE.on_disk
     compacted = auto_compact(messages, focus)
     after = estimate_tokens(compacted)
-    if compacted is not messages and after >= before:
-        STATE.path, STATE.on_disk = stretch
-        tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
-    if compacted is messages or after >= before:
+    if after >= before:  # so it is, too, when the same list came back
+        if compacted is not messages:
+            STATE.path, STATE.on_disk = stretch
+            tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
         STATE.failures += 1
         return STATE.why
     messages[:] = compacted
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
     tell(f"[compacted: {before:,} -> {after:,} tokens]")
+    archive(messages)
     STATE.failures = STATE.failures + 1 if after > THRESHOLD else 0
     STATE.frontier, STATE.rest_until, STATE.compacted_at = None, 0, len(messages)
     STATE.told.clear()
@@ -312,11 +314,11 @@ def newest_request(messages: list) -> tuple:
     (message, text), last = texts[-1], messages[-1]
     done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
     status = "new" if message is last else "answered" if done else "in progress"
-    if not text.startswith(COMPRESSED):
+    if len(texts) > 1 or not text.startswith(COMPRESSED):
         return status, text
     found = re.search(r"(?s)\n\[The user's request, (.*?)\]\n(.*)", text)  # carried over
-    if not found:
-        return "", ""
+    if not found:  # a summary without a request, or a prompt that looks like one
+        return ("", "") if message is STATE.summary else (status, text)
     kept = message is last or found[1] == "answered"
     return found[1] if kept else status, found[2].removesuffix(GO_ON)
 
@@ -337,11 +339,14 @@ def flat_text(history: list, room: int) -> str:
     def size(text):
         return estimate_tokens([text]) + 6  # with the mark of a gap beside it
 
+    def indented(text):
+        return "\n  ".join(text.splitlines())  # so that no line of it can pass for an entry
+
     # 1. The middle of long tool texts.
     whole, limit = list(flat_entries(history)), 8 * max(room, 100)
     while limit > 400:
         limit //= 2
-        entries = [(k, cut_middle(text, limit) if k == "tool" else text) for k, text in whole]
+        entries = [(k, indented(cut_middle(t, limit)) if k == "tool" else t) for k, t in whole]
         if sum(size(text) for _, text in entries) <= room:
             return "\n\n".join(text for _, text in entries)
     # 2. The middle of the conversation. Who stays: the first message, the user, the newest.
@@ -368,8 +373,7 @@ def flat_entries(history: list):
                 yield "tool", f"call {block['name']} {given}"
             elif kind == "tool_result":
                 name = names.get(block["tool_use_id"], "unknown")
-                text = text_of(block).replace("\n", "\n  ")  # no line of it can pass for an entry
-                yield "tool", f"result of {name}: {text}"
+                yield "tool", f"result of {name}: {text_of(block)}"
             elif "thinking" not in kind:
                 yield "tool", f"[{kind}]"
 
@@ -388,7 +392,7 @@ FIELDS = {  # the blocks that this agent sends, and what the API accepts in them
 }
 ADVICE = {  # status, type and words of an error -> what the user can do
     r"^40[13]|auth": "check the key in .env",
-    r"^404|^ Attribute": "check MODEL_ID and ANTHROPIC_BASE_URL",
+    r"^404|not a message": "check MODEL_ID and ANTHROPIC_BASE_URL",
     r"^429|^5": "wait a little, then send again",
     r"Connection|Timeout": "check the network and ANTHROPIC_BASE_URL",
 }
@@ -421,6 +425,8 @@ class ModelError(Exception):
 
     def __init__(self, cause):
         words = str(getattr(cause, "api_message", None) or cause)
+        if isinstance(cause, (AttributeError, json.JSONDecodeError)):  # a web page, for instance
+            words = "the answer is not a message"
         for name in KEYS:
             words = words.replace(os.environ.get(name) or "\0", "***")
         key = f"{getattr(cause, 'status_code', '')} {type(cause).__name__} {words}"
@@ -541,6 +547,8 @@ def add(messages: list, role: str, content) -> None:
 def cap(message: dict, note: str) -> None:
     """Cut texts over MAX_RESULT_CHARS in place; together they hold at most twice as much."""
     holders = [message]
+    if str(message["content"]).startswith(COMPRESSED):
+        return  # a summary, from a transcript
     if not isinstance(message["content"], str):
         parts = [b["content"] for b in message["content"] if isinstance(b.get("content"), list)]
         holders = sum(parts, list(message["content"]))
@@ -634,10 +642,14 @@ def load(path) -> list:
 def resume(path: str) -> list:
     """Bring a transcript, by default the newest, back as a conversation with its own file."""
     files = sorted(TRANSCRIPT_DIR.glob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
-    path = path or next((file for file in files[::-1] if file.stat().st_size), "no transcript")
-    messages = []
+    whole = (file for file in files[::-1] if b"\n" in file.read_bytes())
+    path, messages = path or next(whole, "no transcript"), []
     for message in load(path):
+        if not blocks_of(message, "tool_result"):
+            answer_open_calls(messages, "interrupted")
         add(messages, message["role"], message["content"])
+    if not messages:
+        raise ValueError(f"{path} holds no message")
     answer_open_calls(messages, "interrupted")
     if "claude" in MODEL:
         drop_thinking(messages)
@@ -752,7 +764,7 @@ def safe_path(path: str) -> Path:
     full = (WORKDIR / path).resolve()
     if not full.is_relative_to(WORKDIR.resolve()):
         raise ValueError(f"{path} is outside the working directory")
-    if full.name.lower() == ".env":
+    if ".env" in (full.name.lower(), Path(path).name.lower()):
         raise ValueError(".env holds keys and is left alone")
     return full
 
@@ -768,7 +780,7 @@ def open_file(path: str, flags: int, mode: str):
         full.parent.mkdir(parents=True, exist_ok=True)
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(full, flags, 0o666), mode)
-    if full.resolve() != full:
+    if full.resolve() != full or not os.path.samestat(os.fstat(file.fileno()), os.stat(full)):
         file.close()
         raise ValueError(f"{path} changed while it was opened")
     return file
@@ -784,8 +796,8 @@ def run_bash(command: str) -> str:
     with tempfile.TemporaryFile() as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         shell = {"shell": True, "executable": shutil.which("bash"), "cwd": WORKDIR, "env": clean}
-        child = subprocess.Popen(command, **streams, **shell, start_new_session=True)
         end = time.monotonic() + BASH_SECONDS
+        child = subprocess.Popen(command, **streams, **shell, start_new_session=True)
         try:
             while child.poll() is None and not stopped:
                 if time.monotonic() > end:
@@ -861,7 +873,7 @@ def fancy() -> bool:
 
 def printable(text: str) -> str:
     """`text` with its control characters spelled out, so that none acts on the terminal."""
-    odd = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+    odd = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
     return re.sub(odd, lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -875,14 +887,13 @@ def tell(text: str, once: bool = False) -> str:
     return text
 
 
-def show_reply(messages: list, content: list, cleared: int) -> None:
+def show_reply(messages: list, cleared: int) -> None:
     """Print how full the context is, what Layer 1 took out, and what the model says."""
     size = estimate_tokens(messages)
     bar = "#" * min(12, 12 * size // max(1, THRESHOLD))
     tell(f"[ctx {size:,}/{THRESHOLD:,} {bar:.<12} L1 -{cleared:,}]")
-    for block in content:
-        if block["type"] == "text":
-            print(printable(block["text"]), flush=True)
+    for block in blocks_of(messages[-1], "text"):
+        print(printable(block["text"]), flush=True)
 
 
 def bad_knob() -> str:
@@ -930,6 +941,7 @@ def chat(messages: list) -> int:
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")  # many pasted lines, one prompt
+        readline.parse_and_bind("set convert-meta off")  # UTF-8 in any locale
     while True:
         try:
             line = input("s06 >> ").strip()
@@ -956,7 +968,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="run this, then exit")
     parser.add_argument("--offline", action="store_true", help="talk to the practice model")
     parser.add_argument("--demo", action="store_true", help="watch the three layers; no key needed")
-    parser.add_argument("--resume", metavar="FILE", help="go on from a transcript; no FILE: newest")
+    parser.add_argument("--resume", metavar="[=FILE]", help="go on from the newest transcript")
     parser.error = lambda problem: parser.exit(2, f"{problem}; see --help\n")
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(["--resume=" if word == "--resume" else word for word in words])
@@ -995,4 +1007,6 @@ def main(argv: list | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if sys.getfilesystemencoding() != "utf-8":  # LC_ALL=C: names and arguments would be ASCII
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
     sys.exit(main())

@@ -381,8 +381,8 @@ def test_results_are_capped_again(agent, monkeypatch, resumed):
 def test_resuming_undoes_a_compaction(agent, scripted, restart):
     scripted(reply("SUM"))
     messages = conversation(agent, [*session(3), DONE])
+    path = agent.STATE.path
     agent.compact_history(messages)
-    [path] = transcripts(agent)
     restart()
     assert agent.resume(str(path)) == [*session(3), DONE]
 

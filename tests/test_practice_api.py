@@ -535,7 +535,7 @@ def test_the_compact_tool_is_called_once_with_its_focus():
     prompt = "Use the compact tool to manually compress the conversation, focus on names"
     assert reply(user(prompt))[1] == [("compact", {"focus": "names"})]
     exchange = [assistant([call(tool="compact")]), user([result(content="Compressing...")])]
-    assert "I go on from what I see" in reply(user(compressed(DONE, prompt)), *exchange)[0]
+    assert "I go on from the context" in reply(user(compressed(DONE, prompt)), *exchange)[0]
     failed = [exchange[0], user([result(content="already compacted")])]
     assert "already compacted" in reply(user(prompt), *failed)[0]
 
