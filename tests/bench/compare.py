@@ -38,6 +38,9 @@ ROWS = {  # name -> what differs from the shipped program
     "THRESHOLD = 20000": {"THRESHOLD": 20_000},
     "THRESHOLD = 30000": {"THRESHOLD": 30_000},
     "THRESHOLD = 80000": {"THRESHOLD": 80_000},
+    "5000, equal window": {"CLEAR_AT_LEAST": 5000, "THRESHOLD": 153_000},
+    "ch07, window 200k": {"agent": "ch07"},
+    "ch07, equal 50k budget": {"agent": "ch07", "MODEL_WINDOW": 74_000},
     "well-known version": {"agent": "known", "marks": ""},
     "well-known, tail mark": {"agent": "known", "marks": "tail"},
 }

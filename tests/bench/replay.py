@@ -31,6 +31,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "agents"))
 
+import ch07_graded_context as ch07  # noqa: E402
 import practice_api  # noqa: E402
 import s06_context_compact as s06  # noqa: E402
 
@@ -52,6 +53,22 @@ SHIPPED = {  # every run sets all of them: the figures do not change with the kn
     "TRAIL_CHARS": 2000,
     "REQUEST_CHARS": 8000,
 }
+GRADED = {  # the same for ch07
+    "MODEL_WINDOW": 200_000,
+    "RESERVE": 20_000,
+    "BUDGET_AT": 0.5,
+    "SNIP_AT": 0.6,
+    "TIGHT_AT": 0.7,
+    "COMPACT_AT": 0.85,
+    "IDLE_KEEP": 5,
+    "PAYS": 4,
+    "LAST_KEEP": 10,
+    "ENOUGH": 0.3,
+    "RECOVER_FILES": 5,
+    "RECOVER_EACH": 5000,
+    "RECOVER_ALL": 25_000,
+}
+DRAFT = "<analysis>{}</analysis>\n<summary>{}</summary>"  # how ch07 wants a summary
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 # --- tokens ----------------------------------------------------------------------------------
@@ -231,12 +248,17 @@ class Stub:
     """The client: answers every summary request with summary_text(), and keeps the bill."""
 
     def __init__(self):
-        self.messages, self.summaries, self.input = self, 0, 0
+        self.messages, self.summaries, self.input, self.output = self, 0, 0, 0
 
     def create(self, **request):
+        prompt, text = as_blocks(request["messages"][0]), summary_text()
         self.summaries += 1
-        self.input += sum(token_counter()(text_of(b)) for b in as_blocks(request["messages"][0]))
-        text = {"type": "text", "text": summary_text()}
+        self.input += sum(token_counter()(text_of(block)) for block in prompt)
+        self.output += SUMMARY_TOKENS
+        if "<analysis>" in text_of(prompt[0])[:1000]:  # a draft half as long as the summary
+            text = DRAFT.format(text[: len(text) // 2], text)
+            self.output += SUMMARY_TOKENS // 2
+        text = {"type": "text", "text": text}
         return SimpleNamespace(content=[text], stop_reason="end_turn", usage=None)
 
 
@@ -267,6 +289,45 @@ class Lesson:
     def add(self, messages: list, message: dict) -> None:
         """The recorded message joins."""
         s06.add(messages, message["role"], message["content"])
+
+
+class Graded(Lesson):
+    """ch07, called as its agent_loop calls it; the usage is what the replay has counted.
+
+    What a compaction attaches again is what the recording last showed of a file.
+    """
+
+    def __init__(self, row: dict, folder: Path, stub: Stub):
+        knobs = {name: value for name, value in row["knobs"].items() if name not in GRADED}
+        super().__init__(row | {"knobs": knobs}, folder, stub)
+        vars(ch07).update((name, row["knobs"].get(name, GRADED[name])) for name in GRADED)
+        ch07.turn_over()
+        ch07.METER.first, self.calls, self.files, self.tokens = None, {}, {}, 0
+        s06.run_read = lambda path: self.files.get(path, "Error: not in the recording")
+
+    def request(self, messages: list) -> list:
+        """Compact `messages` in place; the messages of the request."""
+        self.fired = " ".join(ch07.graded_compact(messages))
+        self.size = ch07.context_size(messages)
+        return marked(messages, self.marks)
+
+    def add(self, messages: list, message: dict) -> None:
+        """The recorded message joins; a reply brings its usage, a result shows its file."""
+        blocks = [dict(block) for block in as_blocks(message)]
+        for block in blocks:
+            if block["type"] == "tool_use":
+                given = block["input"]
+                path = {"path": given["file_path"]} if "file_path" in given else {}
+                block["input"] = {k: v for k, v in given.items() if k != "file_path"} | path
+                self.calls[block["id"]] = block
+            elif block["type"] == "tool_result":
+                call = self.calls[block["tool_use_id"]]
+                if call["name"] == "read_file":
+                    self.files[ch07.file_of(call)] = text_of(block) or "(empty)"
+        super().add(messages, {"role": message["role"], "content": blocks})
+        if message["role"] == "assistant":
+            reply = sum(token_counter()(text_of(block)) + BLOCK_TOKENS for block in blocks)
+            ch07.anchor(messages, Counter(input=self.tokens, output=reply))
 
 
 class WellKnown:
@@ -309,7 +370,7 @@ class WellKnown:
         messages.append(json.loads(json.dumps(message)))
 
 
-AGENTS = {"s06": Lesson, "known": WellKnown}
+AGENTS = {"s06": Lesson, "ch07": Graded, "known": WellKnown}
 
 
 def marked(messages: list, marks: str) -> list:
@@ -425,12 +486,15 @@ def replay(session, row: dict, prices: dict = PRICES, watch=None) -> dict:
             if message["role"] == "assistant":
                 request = agent.request(messages)
                 meter.measure(request, row["marks"] != "", next(needed))
+                agent.tokens = meter.contexts[-1]
                 if watch:
                     watch(agent, messages, meter)
             agent.add(messages, message)
             meter.joined(message)
         kept, size = recoverable(session, folder, messages)
-    extra = stub.input + prices["output"] * SUMMARY_TOKENS * stub.summaries
+    for part in (*ch07.PARTS.split(), "run_read"):  # whatever ch07 has put over it
+        setattr(s06, part, getattr(ch07.FIRST, part))
+    extra = stub.input + prices["output"] * stub.output
     return {
         "requests": len(meter.contexts),
         "peak": max(meter.contexts),
