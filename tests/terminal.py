@@ -32,7 +32,11 @@ PASTE = "\x1b[200~{}\x1b[201~"  # what a terminal sends around a pasted text
 def environment(folder, api=None, real_sdk=False, **extra):
     """A clean environment: no keys, no proxies, nothing of the developer's own."""
     path = [AGENTS] if real_sdk else [TESTS / "plain_sdk", AGENTS]
-    clean = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    clean = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.fsdecode(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     clean |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     clean |= {"INPUTRC": os.devnull}
     if api:
