@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -538,7 +539,7 @@ COMPACT = (
 READ_ON = r"(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:所有|每)"
 READ_ONE = r"^\W*(?:please )?(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)"
 BEHAVIOURS = [  # the first pattern found in the newest request decides
-    (r"(.*summar.*)<([\w-]+)>\n(.*)\n</\2>", summarise),
+    (r"\A(.*?summar.*?)<([\w-]+)>\n(.*)\n</\2>", summarise),
     (
         COMPACT,
         once(
@@ -598,7 +599,7 @@ class PracticeAPI:
         self.cache, self.lock = PromptCache(self.cache_minimum), threading.Lock()
         self.closed = threading.Event()
         handler = type("Handler", (Handler,), {"api": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
+        self.server = Server(("127.0.0.1", self.port), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self):
@@ -687,6 +688,14 @@ class PracticeAPI:
         message |= {"stop_sequence": None, "stop_details": None}
         usage = self.cache.usage(body, content)
         return message | {"usage": None if fault == "no usage" else usage}
+
+
+class Server(ThreadingHTTPServer):
+    """A client that leaves is no error of the server's."""
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):

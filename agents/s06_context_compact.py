@@ -129,8 +129,7 @@ def auto_compact(messages: list, focus: str = "") -> list:
     """
     # 1. No archive, no compaction. The file also holds the originals of all that was cleared.
     STATE.told.clear()
-    path = archive(messages)
-    if path is None:
+    if (path := archive(messages)) is None:
         return messages
     # 2. Only a whole, non-blank summary is worth a history.
     try:
@@ -795,7 +794,8 @@ def run_bash(command: str) -> str:
     stopped = ""
     with tempfile.TemporaryFile() as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        shell = {"shell": True, "executable": shutil.which("bash"), "cwd": WORKDIR, "env": clean}
+        bash = shutil.which("bash") if os.name == "posix" else None
+        shell = {"shell": True, "executable": bash, "cwd": WORKDIR, "env": clean}
         end = time.monotonic() + BASH_SECONDS
         child = subprocess.Popen(command, **streams, **shell, start_new_session=True)
         try:
@@ -941,7 +941,6 @@ def chat(messages: list) -> int:
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")  # many pasted lines, one prompt
-        readline.parse_and_bind("set convert-meta off")  # UTF-8 in any locale
     while True:
         try:
             line = input("s06 >> ").strip()
@@ -1008,5 +1007,6 @@ def main(argv: list | None = None) -> int:
 
 if __name__ == "__main__":
     if sys.getfilesystemencoding() != "utf-8":  # LC_ALL=C: names and arguments would be ASCII
+        os.environ["LC_ALL"] = "C.UTF-8"
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
     sys.exit(main())

@@ -635,7 +635,7 @@ def test_o27_the_command_and_its_children_are_gone(agent, run):
     os.mkfifo("pipe")
     reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    command = f"exec 3> pipe; sleep 99 & kill -USR1 {os.getpid()}; sleep 99"
+    command = f"exec 3> pipe; sleep 99 & sleep 0.2; kill -USR1 {os.getpid()}; sleep 99"
     run(reply(call("t1", "bash", command=command)))
     signal.signal(signal.SIGUSR1, before)
     assert select.select([reader], [], [], 5)[0]  # nobody holds the other end any more
