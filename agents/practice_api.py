@@ -539,7 +539,7 @@ COMPACT = (
 READ_ON = r"(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:所有|每)"
 READ_ONE = r"^\W*(?:please )?(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)"
 BEHAVIOURS = [  # the first pattern found in the newest request decides
-    (r"\A(.*?summar.*?)<([\w-]+)>\n(.*)\n</\2>", summarise),
+    (r"\A(.*?)<(data-[\w-]+)>\n(.*)\n</\2>", summarise),
     (
         COMPACT,
         once(
@@ -784,7 +784,7 @@ def demo(agent):
             vars(agent).update(WORKDIR=root, TRANSCRIPT_DIR=root / ".transcripts")
             for prompt, knobs, why in ACTS:
                 turned = ", ".join(f"{name} = {value}" for name, value in knobs.items())
-                print(f"\n--- {turned or 'knobs as they are'}: {why}\ns06 >> {prompt}")
+                print(f"\n--- {turned or 'knobs as before'}: {why}\ns06 >> {prompt}")
                 vars(agent).update(knobs)
                 agent.add(messages, "user", prompt)
                 if agent.agent_loop(messages) is False:

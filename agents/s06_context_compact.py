@@ -128,12 +128,12 @@ def auto_compact(messages: list, focus: str = "") -> list:
     On any failure `messages` itself comes back, untouched, and one line has said why.
     """
     # 1. No archive, no compaction. The file also holds the originals of all that was cleared.
-    STATE.told.clear()
+    STATE.told.clear()  # each attempt may say again why it failed
     if (path := archive(messages)) is None:
         return messages
     # 2. Only a whole, non-blank summary is worth a history.
     try:
-        history = load(path)
+        history = load(path)  # from disk: there nothing is cleared
         summary = summarise(history, focus)
     except (ModelError, OSError, ValueError) as error:
         tell(f"[compaction failed, history kept: {error}]")
@@ -150,7 +150,7 @@ def compact_for_model(messages: list, calls: list) -> None:
     asked = {call["id"]: call["input"].get("focus") for call in calls if call["name"] == "compact"}
     if not asked:
         return
-    if len(asked) == len(calls) and len(messages) == STATE.compacted_at + 2:
+    if len(asked) == len(calls) and len(messages) == STATE.compacted_at + 2:  # nothing since
         STATE.compacted_at, problem = len(messages), "already compacted"
     else:
         tell("[manual compact]")
@@ -184,7 +184,7 @@ def ask_model(messages: list) -> tuple:
             return ask(system=system, tools=TOOLS, messages=with_cache_marks(messages))
         except ModelError as error:
             remedy = remedies.pop(error.kind, None)
-            if remedy is None or remedy(messages):
+            if remedy is None or remedy(messages):  # a remedy returns why it could not help
                 raise
 
 
@@ -208,7 +208,7 @@ def agent_loop(messages: list) -> bool:
     try:
         make_askable(messages)
         while cut_replies < MAX_FAILURES:
-            # Layer 1, silent, every turn; Layer 2 past the threshold; none without an archive.
+            # Only what is on disk may go: Layer 1, a layer of your own here, Layer 2 when too full.
             size = before = estimate_tokens(messages)
             if archive(messages):
                 size = estimate_tokens(micro_compact(messages, CLEAR_AT_LEAST, "claude" in MODEL))
@@ -260,7 +260,7 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
         if compacted is not messages:
             STATE.path, STATE.on_disk = stretch
             tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
-        STATE.failures += 1
+        STATE.failures += automatic or compacted is messages  # /compact on a short chat is none
         return STATE.why
     messages[:] = compacted
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
@@ -731,7 +731,8 @@ def tool(name: str):
     def register(function):
         fields, required = {}, []
         for field, parameter in signature(function).parameters.items():
-            fields[field] = {"type": "string" if parameter.annotation is str else "integer"}
+            whole = parameter.annotation in (int, int | None)
+            fields[field] = {"type": "integer" if whole else "string"}
             required += [field] if parameter.default is Parameter.empty else []
         schema = {"type": "object", "properties": fields, "required": required}
         TOOLS.append({"name": name, "description": function.__doc__, "input_schema": schema})
@@ -967,7 +968,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="run this, then exit")
     parser.add_argument("--offline", action="store_true", help="talk to the practice model")
     parser.add_argument("--demo", action="store_true", help="watch the three layers; no key needed")
-    parser.add_argument("--resume", metavar="[=FILE]", help="go on from the newest transcript")
+    parser.add_argument("--resume", metavar="[=FILE]", help="go on from FILE or the newest")
     parser.error = lambda problem: parser.exit(2, f"{problem}; see --help\n")
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(["--resume=" if word == "--resume" else word for word in words])
