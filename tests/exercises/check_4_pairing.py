@@ -1,8 +1,9 @@
 """Exercise 4. Break a pairing on purpose, and read what the API says.
 
 Change micro_compact so that it deletes an old tool_result instead of replacing its content. It
-looks tidier, and saves a few tokens more. What does the API answer? And what has become of the
-conversation after that?
+looks tidier, and saves a few tokens more. (A message that becomes empty needs some text instead,
+or the API complains of that first.) What does it answer? And what has become of the conversation
+after that?
 
     python -m pytest -q -s tests/exercises/check_4_pairing.py
 """

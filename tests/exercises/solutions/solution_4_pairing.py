@@ -4,7 +4,7 @@ The API answers 400: the call is still there, its result is not. The loop says s
 stops; the history can be gone on with only when somebody puts a result back. That is why Layer 1
 touches nothing but the content: the id stays, and with it the pairing.
 """
-# ruff: noqa: F821  (the names are those of the lesson: paste this above its last two lines)
+# ruff: noqa: F821  (the names are those of the lesson: paste this above `if __name__`)
 
 
 def micro_compact(messages, clear_at_least=0, drop_thinking=False):

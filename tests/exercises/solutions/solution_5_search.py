@@ -3,7 +3,7 @@
 A transcript is the history line by line, so load() is all it takes. The decorator tells the model
 the docstring and the parameter; the loop caps and archives what the tool returns.
 """
-# ruff: noqa: F821  (the names are those of the lesson: paste this above its last two lines)
+# ruff: noqa: F821  (the names are those of the lesson: paste this above `if __name__`)
 
 
 @tool("search_transcripts")

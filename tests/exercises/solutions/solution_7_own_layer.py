@@ -3,7 +3,7 @@
 In the lesson one line in agent_loop would call it, behind micro_compact. To be pasted as it
 stands, it wraps Layer 1 instead. The original is on disk before any layer runs, so nothing is lost.
 """
-# ruff: noqa: F821  (the names are those of the lesson: paste this above its last two lines)
+# ruff: noqa: F821  (the names are those of the lesson: paste this above `if __name__`)
 
 
 def drop_repeats(messages):

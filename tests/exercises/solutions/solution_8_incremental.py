@@ -5,7 +5,7 @@ the compressed message is, say, a tenth of THRESHOLD. What is won: old facts are
 in other words, and a later summary request is shorter. What is lost: a state that was true once
 ("two tests fail") stays in the text beside the newer one.
 """
-# ruff: noqa: F821  (the names are those of the lesson: paste this above its last two lines)
+# ruff: noqa: F821  (the names are those of the lesson: paste this above `if __name__`)
 
 summarise_all = summarise
 
