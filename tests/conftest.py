@@ -2,7 +2,7 @@
 
 import pytest
 import s06_context_compact as s06
-from fakes import ScriptedClient
+from fakes import SHIPPED, ScriptedClient
 
 
 @pytest.fixture
@@ -13,6 +13,8 @@ def agent(monkeypatch, tmp_path):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in SHIPPED.items():  # whatever knob a student has turned
+        monkeypatch.setattr(s06, name, value)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(s06, "WORKDIR", tmp_path)

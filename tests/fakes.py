@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-SHIPPED = {  # a test file that sets these knobs stays green when a student turns them
+SHIPPED = {  # the fixture `agent` sets these: tests stay green when a student turns a knob
     "KEEP_RECENT": 3,
     "PRESERVE_RESULT_TOOLS": {"read_file"},
     "CLEAR_AT_LEAST": 0,

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import (
-    SHIPPED,
     assistant,
     big,
     call,
@@ -27,12 +26,6 @@ from fakes import (
 )
 
 DONE = assistant("done")
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture

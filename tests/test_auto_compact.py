@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import (
-    SHIPPED,
     ApiFault,
     assistant,
     big,
@@ -21,12 +20,6 @@ from fakes import (
 )
 
 DONE = assistant("done")
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture

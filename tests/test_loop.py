@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import (
-    SHIPPED,
     ApiFault,
     ScriptedClient,
     assistant,
@@ -27,12 +26,6 @@ from fakes import (
 )
 
 FOREVER = 9  # more replies than the agent may ask for
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture

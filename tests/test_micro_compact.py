@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import (
-    SHIPPED,
     assistant,
     big,
     call,
@@ -21,12 +20,6 @@ from fakes import (
 
 BASH = "[Previous: used bash]"
 READ = [assistant("done"), user("next")]  # after these two the model has read every result
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture

@@ -9,18 +9,12 @@ import stat
 import sys
 
 import pytest
-from fakes import SHIPPED, assistant, call, reply, result, text, user
+from fakes import assistant, call, reply, result, text, user
 from practice_api import PracticeAPI
 from terminal import Terminal, run
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX system")
 SECRET = "sk-SECRET-0123456789"
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fakes import SHIPPED, problems
+from fakes import problems
 from practice_api import PracticeAPI, go_offline, validate
 
 
@@ -11,8 +11,6 @@ from practice_api import PracticeAPI, go_offline, validate
 def practice(agent, monkeypatch):
     """practice(profile=..., ...) starts a PracticeAPI and turns the agent to it."""
     running = []
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
     def start(**options):
         for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "NO_PROXY", "no_proxy"):

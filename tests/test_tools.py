@@ -7,15 +7,9 @@ import signal
 import sys
 
 import pytest
-from fakes import SHIPPED, big, call, lines_of, reply, results, user
+from fakes import big, call, lines_of, reply, results, user
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX system")
-
-
-@pytest.fixture(autouse=True)
-def shipped_knobs(agent, monkeypatch):
-    for name, value in SHIPPED.items():
-        monkeypatch.setattr(agent, name, value)
 
 
 @pytest.fixture
