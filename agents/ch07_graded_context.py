@@ -191,7 +191,7 @@ def apply(messages: list, edits: list) -> Counter:
         METER.edited = len(messages)
         s06.STATE.frontier = first - 1, len(s06.blocks_of(messages[first - 1])) - 1  # a cache mark
         if "claude" in s06.MODEL:
-            s06.drop_thinking(messages[first + 1 :])
+            s06.strip_thinking(messages[first + 1 :])
     return freed
 
 
@@ -296,7 +296,7 @@ def agent_loop(messages: list) -> bool:
     except s06.ModelError as error:
         s06.tell(f"[{error}]")
     except KeyboardInterrupt:
-        s06.answer_open_calls(messages)
+        s06.answer_calls(messages, {})
         s06.tell("[interrupted]")
     return False
 

@@ -128,7 +128,6 @@ def auto_compact(messages: list, focus: str = "") -> list:
     On any failure `messages` itself comes back, untouched, and one line has said why.
     """
     # 1. No archive, no compaction. The file also holds the originals of all that was cleared.
-    STATE.told.clear()  # each attempt may say again why it failed
     if (path := archive(messages)) is None:
         return messages
     # 2. Only a whole, non-blank summary is worth a history.
@@ -141,8 +140,7 @@ def auto_compact(messages: list, focus: str = "") -> list:
     # 3. Exact names survive summaries badly, so the calls and the user's request go along as they
     #    are, and so does an exchange whose results the model has not read.
     text = compressed_text(path, summary, history, messages)
-    STATE.summary, STATE.on_disk = {"role": "user", "content": text}, []  # next: a new file
-    return [STATE.summary, *open_exchange(messages)]
+    return [{"role": "user", "content": text}, *open_exchange(messages)]
 
 
 def compact_for_model(messages: list, calls: list) -> None:
@@ -178,7 +176,7 @@ def ask(**request) -> tuple:
 def ask_model(messages: list) -> tuple:
     """Ask for the next step; if the API refuses the history, mend it and ask once more."""
     system = [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
-    remedies = {"thinking": drop_thinking, "length": compact_history}
+    remedies = {"thinking": strip_thinking, "length": compact_history}
     while True:
         try:
             return ask(system=system, tools=TOOLS, messages=with_cache_marks(messages))
@@ -194,9 +192,8 @@ def run_tools(messages: list, calls: list, faults: dict) -> None:
     try:
         for call in calls:
             outputs[call["id"]] = faults.get(call["id"]) or run_tool(call["name"], call["input"])
-    finally:  # Ctrl-C, too
-        texts = [(call["id"], outputs.get(call["id"], INTERRUPTED)) for call in calls]
-        add(messages, "user", [tool_result(*text) for text in texts])
+    finally:  # Ctrl-C, too: a call without an output was interrupted
+        answer_calls(messages, outputs)
 
 
 def agent_loop(messages: list) -> bool:
@@ -235,7 +232,7 @@ def agent_loop(messages: list) -> bool:
     except ModelError as error:
         tell(f"[{error}]")
     except KeyboardInterrupt:
-        answer_open_calls(messages)
+        answer_calls(messages, {})
         tell("[interrupted]")
     return False
 
@@ -253,22 +250,21 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
         if freed < MIN_SAVINGS * THRESHOLD:
             return tell(f"[{before:,} tokens, but only {freed:,} to free: not compacting]", True)
         tell("[auto_compact triggered]")
-    stretch = STATE.path, STATE.on_disk
+    STATE.told.clear()  # each attempt may say again what went wrong
     compacted = auto_compact(messages, focus)
     after = estimate_tokens(compacted)
     if after >= before:  # so it is, too, when the same list came back
         if compacted is not messages:
-            STATE.path, STATE.on_disk = stretch
             tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
         STATE.failures += automatic or compacted is messages  # /compact on a short chat is none
         return STATE.why
-    messages[:] = compacted
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
     tell(f"[compacted: {before:,} -> {after:,} tokens]")
+    messages[:] = compacted
+    STATE.path, STATE.on_disk = None, []  # what stands in the list now begins a new file
     archive(messages)
     STATE.failures = STATE.failures + 1 if after > THRESHOLD else 0
     STATE.frontier, STATE.rest_until, STATE.compacted_at = None, 0, len(messages)
-    STATE.told.clear()
     return ""
 
 
@@ -290,36 +286,35 @@ def summarise(history: list, focus: str) -> str:
 def compressed_text(path: Path, summary: str, history: list, messages: list) -> str:
     """The text that stands for `messages`: transcript, summary, calls, the user's request."""
     calls = [call_line(call) for m in history for call in blocks_of(m, "tool_use")]
-    calls = calls[-TRAIL_CALLS:] if TRAIL_CALLS else []
-    while len("\n- ".join(calls)) > TRAIL_CHARS:
+    while len(calls) > TRAIL_CALLS or len("\n- ".join(calls)) > TRAIL_CHARS:
         calls.pop(0)
     text = f"{COMPRESSED} Transcript: {relpath(path, WORKDIR)}]\n\n{summary}"
     text += "\n- ".join(["\n\nCalls before this point, oldest first:", *calls]) if calls else ""
-    text = text.replace("\n[", "\n [")  # no summary can imitate the label below
     status, request = newest_request(messages)
     if status == "in progress":
         request = cut_middle(request, REQUEST_CHARS, f", whole in {relpath(path, WORKDIR)}") + GO_ON
-    elif not status or status == "new" and open_exchange(messages):  # it follows, whole
-        return text
+    elif status == "new" and open_exchange(messages):
+        status, request = "below", ""  # it stands beside the results
+    text = text.replace("\n[", "\n [")  # no summary can imitate the label
     return f"{text}\n\n[The user's request, {status}]\n{request}"
 
 
 def newest_request(messages: list) -> tuple:
-    """What the user asked for last: ("new" | "in progress" | "answered", text), or ("", "")."""
+    """What the user asked for last: ("new" | "in progress" | "answered" | "unknown", text)."""
     users = [message for message in messages if message["role"] == "user"]
     texts = [(m, b["text"]) for m in users for b in blocks_of(m, "text") if b["text"] != CONTINUE]
     if not texts:
-        return "", ""
+        return "unknown", ""
     (message, text), last = texts[-1], messages[-1]
     done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
     status = "new" if message is last else "answered" if done else "in progress"
-    if len(texts) > 1 or not text.startswith(COMPRESSED):
+    carried = re.match(
+        rf"(?s){re.escape(COMPRESSED)}.*?\n\[The user's request, (.*?)\]\n(.*)", text
+    )
+    if not carried or len(texts) > 1:
         return status, text
-    found = re.search(r"(?s)\n\[The user's request, (.*?)\]\n(.*)", text)  # carried over
-    if not found:  # a summary without a request, or a prompt that looks like one
-        return ("", "") if message is STATE.summary else (status, text)
-    kept = message is last or found[1] == "answered"
-    return found[1] if kept else status, found[2].removesuffix(GO_ON)
+    kept = message is last or carried[1] in ("answered", "unknown")
+    return carried[1] if kept else status, carried[2].removesuffix(GO_ON)
 
 
 def open_exchange(messages: list) -> list:
@@ -328,7 +323,7 @@ def open_exchange(messages: list) -> list:
         return []
     exchange = [dict(message) for message in messages[-2:]]
     if "claude" in MODEL:
-        drop_thinking(exchange)
+        strip_thinking(exchange)
     return exchange
 
 
@@ -383,21 +378,20 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 CONTINUE, INTERRUPTED = "(continue)", "interrupted by the user"
 NO_REPLY = {"type": "text", "text": "(no reply)"}
 CUT_STOPS = ("max_tokens", "model_context_window_exceeded", "pause_turn")
-FIELDS = {  # the blocks that this agent sends, and what the API accepts in them
-    "text": ("type", "text", "citations"),
-    "tool_use": ("type", "id", "name", "input"),
-    "thinking": ("type", "thinking", "signature"),
-    "redacted_thinking": ("type", "data"),
-}
+TYPES = ("text", "tool_use", "thinking", "redacted_thinking")  # blocks of a reply that are kept
+FIELDS = """type text citations id name input thinking signature data
+tool_use_id content is_error source""".split()  # fields of a block that the API takes back
 ADVICE = {  # status, type and words of an error -> what the user can do
     r"^40[13]|auth": "check the key in .env",
     r"^404|not a message": "check MODEL_ID and ANTHROPIC_BASE_URL",
     r"^429|^5": "wait a little, then send again",
     r"Connection|Timeout": "check the network and ANTHROPIC_BASE_URL",
 }
-TOO_LONG = (
-    r"^413|^400.*(too.(long|large)|context.(length|limit|size|window)|exceeds the (limit|max))"
-)
+REFUSED = {  # what the API would not take -> status and words of its error, in any vendor's words
+    "length": r"(?is)^413|^400.*(too.(long|large)|exceeds the (limit|max)"
+    "|context.(length|limit|size|window))",
+    "thinking": r"(?is)^400.*thinking",
+}
 
 
 class State:
@@ -407,7 +401,6 @@ class State:
         self.path = None  # the transcript being written
         self.on_disk = []  # the messages it holds
         self.unsaved = []  # lines that the disk has refused so far
-        self.summary = None  # the message that auto_compact made last
         self.frontier = None  # (message, block): a cache mark of the last request
         self.failures = 0  # compactions in a row that failed, or did not help
         self.rest_until = 0  # tokens: below this automatic compaction rests (--resume)
@@ -431,8 +424,7 @@ class ModelError(Exception):
         key = f"{getattr(cause, 'status_code', '')} {type(cause).__name__} {words}"
         advice = [text for pattern, text in ADVICE.items() if re.search(pattern, key)]
         super().__init__(" - ".join([words[:300], *advice[:1]]))
-        thinking = "thinking" if re.search("(?is)^400.*thinking", key) else ""
-        self.kind = "length" if re.search(f"(?is){TOO_LONG}", key) else thinking
+        self.kind = next((kind for kind in REFUSED if re.search(REFUSED[kind], key)), "")
 
 
 def received(response) -> tuple:
@@ -443,19 +435,18 @@ def received(response) -> tuple:
     content = response.content or []  # an HTML page comes as str and has no content
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    blocks = [block for block in map(plain_block, content) if block.get("type") in FIELDS]
+    blocks = [block for block in map(plain_block, content) if block.get("type") in TYPES]
     blocks = [block for block in blocks if block["type"] != "text" or block.get("text")]
     return getattr(response, "stop_reason", None), plain(blocks)
 
 
 def plain_block(block) -> dict:
-    """A block of a reply as a dict with the fields we send back: SDK object, look-alike, dict."""
+    """A block as a dict with the fields that we send: SDK object, look-alike or dict."""
     if hasattr(type(block), "to_dict"):
         block = block.to_dict(mode="json")
     if not isinstance(block, dict):
-        names = ("type", "id", "name", "input", "text", "thinking", "signature", "data")
-        block = {name: getattr(block, name) for name in names if hasattr(block, name)}
-    return {k: v for k, v in block.items() if k in FIELDS.get(block.get("type"), ())}
+        block = {name: getattr(block, name) for name in FIELDS if hasattr(block, name)}
+    return {name: block[name] for name in FIELDS if name in block}
 
 
 def plain(content):
@@ -496,12 +487,6 @@ def text_of(result: dict) -> str:
     return "\n".join(part["text"] if "text" in part else f"[{part['type']}]" for part in parts)
 
 
-def tool_result(call_id: str, text: str) -> dict:
-    """The block that answers a call."""
-    error = {"is_error": True} if text.startswith("Error:") else {}
-    return {"type": "tool_result", "tool_use_id": call_id, "content": text, **error}
-
-
 def call_line(call: dict) -> str:
     """A call in one short line: its name and its main argument."""
     given = call.get("input") or {}
@@ -518,7 +503,7 @@ def cut_middle(text: str, limit: int, note: str = "") -> str:
     return text[:half] + mark + text[len(text) - half :]
 
 
-def drop_thinking(messages: list) -> None:
+def strip_thinking(messages: list) -> None:
     """Leave all thinking out, in place."""
     for message in messages:
         kept = [block for block in blocks_of(message) if "thinking" not in block["type"]]
@@ -545,18 +530,18 @@ def add(messages: list, role: str, content) -> None:
 
 def cap(message: dict, note: str) -> None:
     """Cut texts over MAX_RESULT_CHARS in place; together they hold at most twice as much."""
-    holders = [message]
-    if str(message["content"]).startswith(COMPRESSED):
+    whole = message["content"]
+    if str(whole).startswith(COMPRESSED):
         return  # a summary, from a transcript
-    if not isinstance(message["content"], str):
-        parts = [b["content"] for b in message["content"] if isinstance(b.get("content"), list)]
-        holders = sum(parts, list(message["content"]))
-    texts = [(h, k) for h in holders for k in ("text", "content") if isinstance(h.get(k), str)]
-    texts.sort(key=lambda text: len(text[0][text[1]]))  # what short ones leave, long ones use
-    budget, left = 2 * MAX_RESULT_CHARS, len(texts)
-    for holder, key in texts:
-        holder[key] = cut_middle(holder[key], min(MAX_RESULT_CHARS, budget // left), note)
-        budget, left = budget - len(holder[key]), left - 1
+    blocks = [message] if isinstance(whole, str) else list(whole)
+    lists = [block["content"] for block in blocks if isinstance(block.get("content"), list)]
+    blocks += [part for parts in lists for part in parts]
+    texts = [(b, k) for b in blocks for k in ("text", "content") if isinstance(b.get(k), str)]
+    limit = MAX_RESULT_CHARS
+    while sum(min(limit, len(block[key])) for block, key in texts) > 2 * MAX_RESULT_CHARS:
+        limit -= limit // 10 + 1
+    for block, key in texts:
+        block[key] = cut_middle(block[key], limit, note)
 
 
 def join(messages: list, message: dict) -> None:
@@ -578,10 +563,8 @@ def archive(messages: list) -> Path | None:
     if not messages:
         tell("[no messages, no transcript]")
         return None
-    if not STATE.on_disk or messages[0] is not STATE.on_disk[0]:  # a new stretch, a new file
-        if messages[0] is not STATE.summary:  # not after a compaction: a new conversation
-            STATE.__init__(STATE.usage)
-        STATE.path, STATE.on_disk = None, []
+    if STATE.on_disk and messages[0] is not STATE.on_disk[0]:  # another conversation
+        STATE.__init__(STATE.usage)
     there = Counter(map(id, STATE.on_disk))
     for message in messages:
         there[id(message)] -= 1  # a message may stand in a list twice
@@ -601,22 +584,21 @@ def archive(messages: list) -> Path | None:
 
 def append(data: bytes) -> None:
     """Write `data` to the end of the transcript, all of it or nothing."""
-    if STATE.path is None:
+    path, mode = STATE.path, "ab"
+    if path is None:
         TRANSCRIPT_DIR.mkdir(parents=True, exist_ok=True)
         TRANSCRIPT_DIR.chmod(0o700)
         (TRANSCRIPT_DIR / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
         name = time.strftime("transcript_%Y%m%dT%H%M%SZ_", time.gmtime()) + secrets.token_hex(4)
-        path = TRANSCRIPT_DIR / f"{name}.jsonl"
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        STATE.path = path
-    end = STATE.path.stat().st_size
-    try:
-        with open(STATE.path, "ab", buffering=0) as file:
+        path, mode = TRANSCRIPT_DIR / f"{name}.jsonl", "xb"
+    with open(path, mode, 0, opener=partial(os.open, mode=0o600)) as file:
+        STATE.path, end = path, file.tell()
+        try:
             while data:
                 data = data[file.write(data) :]
-    except BaseException:  # a full disk, or Ctrl-C
-        os.truncate(STATE.path, end)
-        raise
+        except BaseException:  # a full disk, or Ctrl-C
+            file.truncate(end)
+            raise
 
 
 def load(path) -> list:
@@ -645,30 +627,34 @@ def resume(path: str) -> list:
     path, messages = path or next(whole, "no transcript"), []
     for message in load(path):
         if not blocks_of(message, "tool_result"):
-            answer_open_calls(messages, "interrupted")
+            answer_calls(messages, {}, "interrupted")
         add(messages, message["role"], message["content"])
     if not messages:
         raise ValueError(f"{path} holds no message")
-    answer_open_calls(messages, "interrupted")
+    answer_calls(messages, {}, "interrupted")
     if "claude" in MODEL:
-        drop_thinking(messages)
+        strip_thinking(messages)
     STATE.rest_until = estimate_tokens(messages) + MIN_SAVINGS * THRESHOLD
     tell(f"[resumed {path}: {len(messages)} messages, {estimate_tokens(messages):,} tokens]")
     return messages
 
 
-def answer_open_calls(messages: list, text: str = INTERRUPTED) -> None:
-    """Answer the calls at the end of the list that have no result yet."""
+def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
+    """Answer, in one user message, the calls at the end of the list that have no result yet."""
     blocks = [block for message in messages[-2:] for block in blocks_of(message)]
-    answered = {block.get("tool_use_id") for block in blocks}
-    calls = [b["id"] for b in blocks if b["type"] == "tool_use" and b["id"] not in answered]
-    if calls:
-        add(messages, "user", [tool_result(call_id, text) for call_id in calls])
+    answered, results = {block.get("tool_use_id") for block in blocks}, []
+    for block in blocks:
+        if block["type"] == "tool_use" and block["id"] not in answered:
+            text = outputs.get(block["id"], otherwise)
+            results.append({"type": "tool_result", "tool_use_id": block["id"], "content": text})
+            results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
+    if results:
+        add(messages, "user", results)
 
 
 def make_askable(messages: list) -> None:
     """See to it that the list ends with a user message, and no call is open."""
-    answer_open_calls(messages)
+    answer_calls(messages, {})
     if not messages or messages[-1]["role"] == "assistant":
         add(messages, "user", CONTINUE)
 
@@ -769,17 +755,17 @@ def safe_path(path: str) -> Path:
     return full
 
 
-def open_file(path: str, flags: int, mode: str):
+def open_file(path: str, mode: str):
     """Open a file inside WORKDIR; raises ValueError when a link was put there meanwhile."""
     full = safe_path(path)
-    if "+" in mode and full.is_relative_to(TRANSCRIPT_DIR.resolve()):
+    if mode != "rb" and full.is_relative_to(TRANSCRIPT_DIR.resolve()):
         raise ValueError(".transcripts is written by the agent alone")
     if full.exists() and not full.is_file():
         raise ValueError(f"{path} is not a file")
-    if flags & os.O_CREAT:
+    if mode == "ab":
         full.parent.mkdir(parents=True, exist_ok=True)
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    file = os.fdopen(os.open(full, flags, 0o666), mode)
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    file = open(full, mode, opener=lambda name, flags: os.open(name, flags | no_link, 0o666))
     if full.resolve() != full or not os.path.samestat(os.fstat(file.fileno()), os.stat(full)):
         file.close()
         raise ValueError(f"{path} changed while it was opened")
@@ -791,14 +777,13 @@ def run_bash(command: str) -> str:
     """Run a shell command and return its output. There is no standard input."""
     if re.search(r"(^|[;&|]\s*)(sudo|shutdown|reboot|mkfs\S*)\b|\brm -rf /(\s|\*|$)", command):
         return "Error: this command is on the deny list"
-    clean = {k: v for k, v in os.environ.items() if not re.search("API_KEY|AUTH_TOKEN", k)}
-    stopped = ""
+    env = {k: v for k, v in os.environ.items() if not re.search("API_KEY|AUTH_TOKEN", k)}
+    bash = shutil.which("bash") if os.name == "posix" else None
     with tempfile.TemporaryFile() as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        bash = shutil.which("bash") if os.name == "posix" else None
-        shell = {"shell": True, "executable": bash, "cwd": WORKDIR, "env": clean}
-        end = time.monotonic() + BASH_SECONDS
-        child = subprocess.Popen(command, **streams, **shell, start_new_session=True)
+        place = {"shell": True, "executable": bash, "cwd": WORKDIR, "env": env}
+        child = subprocess.Popen(command, **streams, **place, start_new_session=True)
+        stopped, end = "", time.monotonic() + BASH_SECONDS
         try:
             while child.poll() is None and not stopped:
                 if time.monotonic() > end:
@@ -819,7 +804,7 @@ def run_bash(command: str) -> str:
 @tool("read_file")
 def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
     """Read a text file, or `limit` lines of it after the first `offset` lines."""
-    with open_file(path, os.O_RDONLY, "rb") as file:
+    with open_file(path, "rb") as file:
         lines = islice(file, offset, None if limit is None else offset + limit)
         data = b"".join(lines) if limit is not None or offset else file.read(TOOL_BYTES)
     return data[:TOOL_BYTES].decode("utf-8", "replace") or "(empty)"
@@ -829,8 +814,8 @@ def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
 def run_write(path: str, content: str) -> str:
     """Write a whole file, new or not; its folder is made."""
     data = content.encode()
-    with open_file(path, os.O_RDWR | os.O_CREAT, "r+b") as file:
-        file.truncate()
+    with open_file(path, "ab") as file:
+        file.truncate(0)
         file.write(data)
     return f"Wrote {len(data):,} bytes to {path}"
 
@@ -838,7 +823,7 @@ def run_write(path: str, content: str) -> str:
 @tool("edit_file")
 def run_edit(path: str, old_text: str, new_text: str) -> str:
     """Replace `old_text`, which must stand exactly once in the file, by `new_text`."""
-    with open_file(path, os.O_RDWR, "r+b") as file:
+    with open_file(path, "r+b") as file:
         text = file.read().decode("utf-8", "surrogateescape")
         if "\r\n" in text and "\r\n" not in old_text:
             old_text, new_text = (t.replace("\n", "\r\n") for t in (old_text, new_text))
@@ -903,11 +888,10 @@ def bad_knob() -> str:
     one = "SUMMARY_INPUT MAX_RESULT_CHARS MAX_TOKENS MAX_FAILURES REQUEST_CHARS".split()
     for name in [*zero, *one, "BASH_SECONDS", "TOOL_BYTES"]:
         value, low = globals()[name], int(name not in zero)
-        if type(value) is not int and (name, type(value)) != ("MIN_SAVINGS", float) or value < low:
+        if type(value) not in (int, float if name == "MIN_SAVINGS" else int) or value < low:
             return f"{name} = {value!r} makes no sense: it is a number, {low} or more"
-    if not isinstance(PRESERVE_RESULT_TOOLS, (set, frozenset, list, tuple)):
-        return f"PRESERVE_RESULT_TOOLS = {PRESERVE_RESULT_TOOLS!r} makes no sense: a set of names"
-    return ""
+    fits = isinstance(PRESERVE_RESULT_TOOLS, (set, frozenset, list, tuple))
+    return "" if fits else f"PRESERVE_RESULT_TOOLS = {PRESERVE_RESULT_TOOLS!r}: no set of names"
 
 
 def read_env() -> None:

@@ -232,11 +232,11 @@ def test_ctrl_c_ends_a_command_its_children_and_grandchildren(sit_down, api, pip
 
 SLOW_DISK = """
 real = s06.os.open
-def slow(path, *rest):
+def slow(path, *rest, **more):
     if str(path).endswith("slow.txt"):
         print("READING", flush=True)
         s06.time.sleep(99)
-    return real(path, *rest)
+    return real(path, *rest, **more)
 s06.os.open = slow
 """
 

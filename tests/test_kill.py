@@ -57,12 +57,13 @@ class Torn:  # of the line with this word only half reaches the disk
     def __init__(self, file): self.file = file
     def __enter__(self): return self
     def __exit__(self, *_): self.file.close()
+    def tell(self): return self.file.tell()
     def write(self, data):
         if b"n399" not in data:
             return self.file.write(data)
         self.file.write(data[:len(data) // 2])
         s06.os.kill(s06.os.getpid(), 9)
-s06.open = lambda path, mode, buffering: Torn(open(path, mode, buffering))
+s06.open = lambda path, mode, *rest, **more: Torn(open(path, mode, *rest, **more))
 """
 IN_A_TOOL = "s06.TOOL_HANDLERS['read_file'] = lambda path: s06.os.kill(s06.os.getpid(), 9)\n"
 KNOBS = {"archive write": IN_A_WRITE, "a tool": IN_A_TOOL}

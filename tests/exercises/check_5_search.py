@@ -34,6 +34,6 @@ def test_a_cleared_result_is_found_again(agent):
     while history[-1]["role"] == "assistant":
         history.pop()
     body = {"model": "claude-haiku-5-5", "max_tokens": 100, "messages": history}
-    agent.drop_thinking(history)  # it is bound to what was sent then
+    agent.strip_thinking(history)  # it is bound to what was sent then
     validate(body | {"tools": agent.TOOLS})
     assert client.refusals == []

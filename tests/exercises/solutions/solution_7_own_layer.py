@@ -16,7 +16,7 @@ def drop_repeats(messages):
             block["content"], first = "[Same as a newer result]", index
         seen.add(text)
     if "claude" in MODEL:  # its thinking is signed over all that stands before it
-        drop_thinking(messages[first + 1 :])
+        strip_thinking(messages[first + 1 :])
     return messages
 
 
