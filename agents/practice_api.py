@@ -15,12 +15,14 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from heapq import nlargest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,85 +339,80 @@ HELP = """I am a script without intelligence, here to practise on. I can:
 - Use the compact tool to manually compress the conversation, focus on X
 - Run `COMMAND`, or Read FILE
 - answer a question from what stands in the context, and summarise it"""
-PLAN = re.compile(r"Plan( again)?: \d+ files to read: (.+)")
-ENTRY = re.compile(r"\n\n(?=(?:user|assistant|result of [\w-]+): |call [\w-]+ \{|\[\.\.\. cut )")
-COMPRESSED = re.compile(  # summary, calls before, "in progress", request
-    r"(?s)\[Conversation compressed[^\n]*\n\n(.*?)(?:\n\nCalls before this point[^\n]*(.*?))?"
-    r"(?:\n\n\[[^\]\n]*user[^\]\n]*?(in progress)?\]\n(.*?)(?:\n\[Go on from here.*)?)?$"
+COMPRESSED = re.compile(  # summary, status and text of the request
+    r"(?s)\[Conversation compressed[^\n]*\n\n(.*?)(?:\n\nCalls before this point.*?)?"
+    r"(?:\n\n\[The user's request, ([\w ]+)\]\n(.*?)(?:\n\[Go on from here.*)?)?$"
 )
-FOLDER = re.compile(r"(?ia)\bin (?!this|order|parallel|one)(?:the )?([\w./-]+)|([\w./-]+)/")
-COMMON = re.compile("what|which|who|whom|how|many|much|does|did|the|and|that|this|are|was|from")
+ENTRY = re.compile(r"\n\n(?=(?:user|assistant|result of [\w-]+): |call [\w-]+ \{|\[\.\.\. cut )")
+CLEARED = ("[Previous: used ", "[Old tool result ", "[Content snipped ")
+GONE = "read, but no longer in my context"
+COMMON = set("what which who whom how many much does did the and that this are was from".split())
 
 
 def practice_reply(body):
     """(content blocks, stop reason) of the script's answer to a request."""
     view = look(entries(body["messages"]))
-    matches = ((re.search(f"(?is){pattern}", view.request), act) for pattern, act in BEHAVIOURS)
-    match, act = next((match, act) for match, act in matches if match)
-    text, calls = act(view, match)
+    for pattern, act in BEHAVIOURS.items():
+        if match := re.match(rf"(?is)\W*(?:please |请)?{pattern}", view.request):
+            text, calls = act(view, match)
+            break
     offered = [tool["name"] for tool in body.get("tools", [])]
-    lacking = [tool for tool, _ in calls if tool not in offered]
-    if lacking:
-        text, calls = f"I need the tool {lacking[0]}, which this request does not offer.", []
+    for tool, _ in calls:
+        if tool not in offered:
+            text, calls = f"I need the tool {tool}, which this request does not offer.", []
     content = [{"type": "text", "text": text}] if text else []
-    for number, (tool, given) in enumerate(calls):
-        seed = f"{number}{json.dumps(body['messages'])}"
-        name = f"toolu_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
-        call = {"type": "tool_use", "id": name, "name": tool, "input": given}
-        content.append(call | {"caller": {"type": "direct"}})
+    for tool, given in calls:
+        call = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": tool}
+        content.append(call | {"input": given, "caller": {"type": "direct"}})
     return content, "tool_use" if calls else "end_turn"
 
 
 def entries(messages):
-    """Yield (kind, key, text) for every text, call and result; key: what joins the last two."""
+    """Yield (kind, text) for every text, call and result."""
     for _, role, block in rendered({"messages": messages}):
         if block["type"] == "text":
-            yield role, "", block["text"]
+            yield role, block["text"]
         elif block["type"] == "tool_use":
-            given = json.dumps(block["input"], ensure_ascii=False)
-            yield "call", block["id"], f"{block['name']} {given}"
+            yield "call", f"{block['name']} {json.dumps(block['input'], ensure_ascii=False)}"
         elif block["type"] == "tool_result":
             parts = as_blocks(block.get("content", ""))
-            yield "result", block["tool_use_id"], "\n".join(p.get("text", "") for p in parts)
+            yield "result", "\n".join(part.get("text", "") for part in parts)
 
 
 def entries_of_text(data):
     """The same from the text that a summariser gets; an entry starts in column 0."""
     for entry in ENTRY.split(data):
         kind, _, text = entry.partition(" ")
-        name = re.match(r"(?:of )?([\w-]*)", text)[1]
-        text = text.partition(": ")[2].replace("\n  ", "\n") if kind == "result" else text
-        yield kind.strip(":"), name, text
+        if kind == "result":
+            text = text.partition(": ")[2].replace("\n  ", "\n")
+        yield kind.strip(":"), text
 
 
 def look(found):
-    """What the entries show: the newest request, and what was done for it and before.
+    """What the entries show: the newest request, all steps, those that are new since then.
 
-    A step is [tool, argument, result], or ["assistant", "", text].
+    A step is [tool, argument, result], or ["assistant" or "summary", "", text]. A summary of work
+    in progress is a step that follows the request.
     """
-    view = SimpleNamespace(request="", in_progress="", summary="", trail="", steps=[], new=[])
-    waiting = {}  # calls without a result so far
-    for kind, key, text in found:
-        step = [kind, "", text]
-        if kind == "call":
+    request, steps, start, waiting = "", [], 0, []  # waiting: calls without a result so far
+    for kind, text in found:
+        if kind == "user" and (compressed := COMPRESSED.match(text)):
+            summary, status, request = compressed.groups("")
+            steps.append(["summary", "", summary])
+            start = len(steps) - (status == "in progress")
+        elif kind == "user" and text != "(continue)":
+            request, start = text, len(steps)
+        elif kind == "assistant":
+            steps.append([kind, "", text])
+        elif kind == "call":
             given = re.search(r'"(?:command|path|focus)": "((?:[^"\\]|\\.)*)"', text)
-            step = [text.split(" ")[0], given[1] if given else "", ""]
-            waiting.setdefault(key, []).append(step)
-        elif kind == "result" and waiting.get(key):
-            cleared = text.startswith("[Previous: used ")
-            waiting[key].pop(0)[2] = "" if cleared else text
+            steps.append([text.partition(" ")[0], given[1] if given else "", ""])
+            waiting.append(steps[-1])
+        elif kind == "result" and waiting:
+            waiting.pop(0)[2] = "" if text.startswith(CLEARED) else text
         elif kind == "[...":
-            waiting = {}  # after a gap nobody knows whose result comes
-        elif kind == "user" and (compressed := COMPRESSED.match(text)):
-            parts = [part or "" for part in compressed.groups()]
-            view.summary, view.trail, view.in_progress, view.request = parts
-        elif kind == "user" and text.strip() != "(continue)":
-            view.request, view.in_progress, view.new = text, "", []
-        if kind in ("call", "assistant"):
-            view.steps.append(step)
-            view.new.append(step)
-    view.lines = [line.strip() for _, _, text in view.steps for line in text.splitlines()]
-    return view
+            waiting = []  # after a gap nobody knows whose result comes
+    return SimpleNamespace(request=request, steps=steps, new=steps[start:])
 
 
 def facts(text):
@@ -428,53 +425,44 @@ def facts(text):
 
 
 def files_read(view):
-    """{path: facts} of every file that the context shows as read, "" where the facts are gone."""
-    found = {}
-    if "accomplished" in view.summary:  # else nothing is known of the files on the trail
-        found = dict.fromkeys(re.findall(r"(?m)^- read_file (.+)$", view.trail), "")
-    found |= re.findall(r"(?m)^- read (.+?): (.*)$", view.summary)
-    for tool, path, text in view.steps:
-        if tool == "read_file":
-            found[path] = facts(text) if text else found.get(path, "")
-    return found
+    """{path: its facts, or GONE} of every file that the context shows as read."""
+    known = {}
+    for kind, path, text in view.steps:
+        if kind == "summary":
+            known |= re.findall(r"(?m)^- read (.+?): (.*)$", text)
+        elif kind == "read_file":
+            known[path] = facts(text) if text else known.get(path, GONE)
+    return known
 
 
-def find_plan(view):
-    """(" again" or "", files) of the newest plan in sight, or None."""
-    told = [text for kind, _, text in view.new if kind == "assistant"]
-    if view.in_progress and re.search("accomplished|Plan again", view.summary):
-        told.insert(0, view.summary)
-    plans = PLAN.findall("\n".join(told))
-    return (plans[-1][0], plans[-1][1].split(", ")) if plans else None
+def planned(view):
+    """The files of the newest plan for the request, or None."""
+    told = "\n".join(text for kind, _, text in view.new if kind in ("assistant", "summary"))
+    plans = re.findall(r"Plan: \d+ files to read: (.+)", told)
+    return plans[-1].split(", ") if plans else None
 
 
 def read_on(view, match):
     """List, plan, read the files of the plan, answer."""
-    folder = next(filter(None, FOLDER.search(f"{view.request} ./").groups())).rstrip("/.") or "."
     until = re.search("(?i)until|直到", match[0])
-    kind = re.search(r"(?i)(python|\.py\b)|markdown|\.md\b", view.request)
-    ending = ".py" if until or kind and kind[1] else ".md" if kind else ""
-    levels = ["", "*/", "*/*/"] if until else [""]
-    patterns = [f"{folder}/{level}*{ending}".removeprefix("./") for level in levels]
-    command = f"ls -1dp {' '.join(patterns)}"
-    known, (again, plan), text = files_read(view), find_plan(view) or ("", None), ""
+    folder = re.search(r"(?a)([\w./-]+)/", f"{view.request} ./")[1]
+    ending = re.search(r"(?a)\.\w+\b(?!/)|$", re.sub("(?i)python", ".py", view.request))[0]
+    pattern = "*.py */*.py */*/*.py" if until else f"{folder}/*{ending}"
+    command, first = f"ls -1dp {pattern}", pattern.partition(" ")[0]
+    plan, known, text = planned(view), files_read(view), ""
     if plan is None:
         listed = [result for _, given, result in view.new if given == command and result]
         if not listed:
             return "", [("bash", {"command": command})]
-        plan = [line for line in listed[-1].splitlines() if fnmatchcase(line, patterns[0])]
+        plan = [line for line in listed[-1].splitlines() if fnmatchcase(line, first)]
         plan = [line for line in plan if not line.endswith("/")]
-        again = " again" if view.in_progress else ""
-        text = f"Plan{again}: {len(plan)} files to read: {', '.join(plan)}"
+        text = f"Plan: {len(plan)} files to read: {', '.join(plan)}"
     left = [path for path in plan if path not in known]
-    reads = [path for tool, path, _ in view.steps if tool == "read_file"]
-    seen_enough = until and view.in_progress and len(reads) > 3  # three after the compaction
-    if left and not seen_enough:
+    if left and not (until and view.new[0][0] == "summary"):
         number = 5 if re.search("(?i)several|at once|parallel|同时", view.request) else 1
         return text, [("read_file", {"path": path}) for path in left[:number]]
-    shown = [path for path in known if fnmatchcase(path, patterns[0])]
-    lines = [f"- {path}: {known[path] or 'read, but no longer in my context'}" for path in shown]
-    return "\n".join([f"I have read {len(lines)} files ({patterns[0]}).", *lines]), []
+    lines = [f"- {path}: {fact}" for path, fact in known.items() if fnmatchcase(path, first)]
+    return "\n".join([f"I have read {len(lines)} files ({pattern}).", *lines]), []
 
 
 def once(tool, field, words):
@@ -491,67 +479,55 @@ def once(tool, field, words):
 
 def answer(view, _):
     """The lines of the context that share most with the question."""
-    lines = re.sub("(?m)^- asked: .*$", "", view.summary).replace(" | ", "\n").splitlines()
-    found = best_lines(view.request, lines + view.lines, 3)
+    found = best_lines(view.request, view.steps, 3)
     return "\n".join(found) or "The context that I see does not hold the answer.", []
 
 
-def best_lines(question, lines, limit):
-    """The lines that share the longest words with the question, best first."""
-    words = re.findall(r"\w[\w./-]+\w", question.lower())
-    asked = {word: rf"(?i)\b{re.escape(word)}\b" for word in words if not COMMON.fullmatch(word)}
-    score = {line: sum(len(w) for w in asked if re.search(asked[w], line)) for line in lines}
-    best = max(score.values(), default=0)
-    ranked = sorted(score, key=score.get, reverse=True)
-    return [line for line in ranked if score[line] > best / 2][:limit]
+def best_lines(question, steps, limit):
+    """The lines of the steps that share the longest words with the question, best first."""
+    words = set(re.findall(r"\w[\w./-]+\w", question.lower())) - COMMON
+    shown = "\n".join(text for _, _, text in steps)
+    lines = re.findall(r"(?m)^(?:- kept: |\s*)(?!- asked: )(\S.*)$", shown)
+    score = {line: sum(len(word) for word in words if word in line.lower()) for line in lines}
+    found = nlargest(limit, score, key=score.get)
+    return [line for line in found if score[line] > score[found[0]] / 2]
 
 
 def summarise(_, match):
     """A summary of the fenced data with those parts that the words before it name."""
     asked, view = match[1], look(entries_of_text(match[3]))
-    known, (again, plan) = files_read(view), find_plan(view) or ("", [])
-    reads = [f"read {path}: {fact or 'facts lost'}" for path, fact in known.items()]
-    done = re.findall(r"(?m)^- ((?:bash|edit_file|write_file) .*)$", view.summary)
-    for tool, given, text in view.steps:
-        if tool in ("bash", "edit_file", "write_file"):
-            done.append(" ".join(f"{tool} {given}: {text[:100]}".split()))
-    left = [path for path in plan if path not in known]
-    todo = [f"Plan{again}: {len(left)} files to read: {', '.join(left)}"] if left else []
+    known, done = files_read(view), []
+    for kind, given, text in view.steps:
+        if kind == "summary":
+            done += re.findall(r"(?m)^- ((?:bash|edit_file|write_file|kept:) .*)$", text)
+        elif kind in ("bash", "edit_file", "write_file"):
+            done.append(" ".join(f"{kind} {given}: {text[:100]}".split()))
+    for focus in re.findall("(?m)^Focus: (.*)$", asked):
+        done += [f"kept: {line[:200]}" for line in best_lines(focus, view.steps, 6)]
+    left = [path for path in planned(view) or [] if path not in known]
+    todo = [f"Plan: {len(left)} files to read: {', '.join(left)}"] if left else []
+    reads = [f"read {path}: {fact}" for path, fact in known.items()]
     parts = {
         "What was accomplished": reads + list(dict.fromkeys(done))[-20:],
         "Current state": [f"asked: {' '.join(view.request.split())[:300]}", *todo],
-        "Key decisions": ["read in the order of the listing, no file twice"] if known else [],
+        "Key decisions": ["read in the order of the listing, no file twice"],
     }
-    texts = re.findall("(?m)^Focus: .*$", view.summary)[-4:]
-    for focus in re.findall("(?m)^Focus: .*$", asked):
-        if found := best_lines(focus[7:], view.lines, 6):
-            texts = [line for line in texts if not line.startswith(f"{focus}: ")]
-            texts.append(f"{focus}: " + " | ".join(line[:200] for line in found))
-    for title in parts:
-        if title.lower() in asked.lower():
-            texts.append(f"{title}:\n- " + "\n- ".join(parts[title] or ["nothing"]))
+    named = [title for title in parts if title.lower() in asked.lower()]
+    texts = ["\n- ".join([f"{title}:", *(parts[title] or ["nothing"])]) for title in named]
     return "\n\n".join(texts) or "No part of a summary was asked for.", []
 
 
-COMPACT = (
-    r"^\W*(?:please )?(?:use|使用).{0,9}compact(?:.*(?:focus\w* on|重点|聚焦|关注)\W*(.+?)\W*$)?"
-)
-READ_ON = r"(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:所有|每)"
-READ_ONE = r"^\W*(?:please )?(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)"
-BEHAVIOURS = [  # the first pattern found in the newest request decides
-    (r"\A(.*?)<(data-[\w-]+)>\n(.*)\n</\2>", summarise),
-    (
-        COMPACT,
-        once(
-            "compact", "focus", "The tool answered: {result} I go on from the context as it is now."
-        ),
+BEHAVIOURS = {  # pattern of the newest request -> what to do; the first that matches decides
+    r"(.*?)<(data-[\w-]+)>\n(.*)\n</\2>": summarise,
+    r"(?:use|使用).{0,9}compact(?:.*(?:focus\w* on|重点|聚焦|关注)\W*(.+?)\W*$)?": once(
+        "compact", "focus", "The tool answered: {result} I go on from the context as it is now."
     ),
-    (r"^\W*(?:run|运行|执行)\b\s*`?([^`]+)", once("bash", "command", "It printed:\n{result:.500}")),
-    (READ_ON, read_on),
-    (READ_ONE, once("read_file", "path", "{given}: {facts}")),
-    (r"[?？]|what|which|how many|who|什么|多少", answer),
-    ("", lambda *_: (HELP, [])),
-]
+    r"(?:run|运行|执行)\b\s*`?([^`]+)": once("bash", "command", "It printed:\n{result:.500}"),
+    r".*?(?:read|读).*(?:until|直到)|.*?read\s+(?:every|each|all)\b|.*?读.*(?:所有|每)": read_on,
+    r"(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)": once("read_file", "path", "{given}: {facts}"),
+    r".*?(?:[?？]|what|which|how many|who|什么|多少)": answer,
+    "": lambda *_: (HELP, []),
+}
 
 
 # --- the server ---------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Exercise 3: a summary without "what was accomplished".
 
-The facts of the files are lost, and with them the knowledge that they were read: the model reads
-them again. Without "current state" what remains to be done is lost: the model has to make a new
-plan. The third, key decisions, keeps a real model from deciding the same question anew, and
-otherwise; the practice model decides too little to show that.
+The facts of the files that were read are lost: the model goes on with those that remain, and its
+answer has no others. Without "current state" what remains to be done is lost: the model has to
+make a new plan. The third, key decisions, keeps a real model from deciding the same question anew,
+and otherwise; the practice model decides too little to show that.
 """
 
 SUMMARY_PROMPT = """Summarise the conversation below, so that another agent can go on from your
