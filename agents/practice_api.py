@@ -16,7 +16,6 @@ import json
 import os
 import re
 import secrets
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,7 +52,6 @@ SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind m
     "redacted_thinking": "type data:string",
 }
 BLOCKS = tuple(SHAPES)[5:]
-SHAPES["beta request"] = SHAPES["request"] + " context_management?"
 ALLOWED = {"tools": ("custom",), "system": ("text",), "result": BLOCKS[:4]}  # by role
 SIDES = {"tool_result": "user", "document": "user", "tool_use": "assistant"}
 SIDES |= {"thinking": "assistant", "redacted_thinking": "assistant"}
@@ -86,13 +84,10 @@ def need(condition, message):
         raise ApiError(400, message)
 
 
-def validate(body, *, profile="claude", window=200_000, beta=False):
+def validate(body, *, profile="claude", window=200_000):
     """Return None for a request that the API accepts, raise ApiError for the first broken rule."""
-    try:
-        json.dumps(body, ensure_ascii=False).encode()
-    except (TypeError, ValueError) as error:
-        need(False, f"The request body is not valid JSON: {error}")
-    check_shape("", body, "beta request" if beta else "request")
+    check_shape("", body, "request")
+    need(not body.get("stream"), "stream: this practice API does not stream")
     messages = body["messages"]
     need(messages, "messages: at least one message is required")
     for i, message in enumerate(messages):
@@ -532,11 +527,12 @@ BEHAVIOURS = {  # pattern of the newest request -> what to do; the first that ma
 
 # --- the server ---------------------------------------------------------------------------------
 
-SPOILED = {  # fault -> (what it makes of the content, the stop reason)
-    "empty": (lambda content: [], "end_turn"),
-    "refusal": (lambda content: [], "refusal"),
-    "unknown block": (lambda content: [{"type": "brand_new_block"}, *content], "end_turn"),
-    "cut reply": (lambda content: [cut_short(block) for block in content], "max_tokens"),
+SPOILED = {  # fault -> what it changes in the reply
+    "empty": {"content": []},
+    "refusal": {"content": [], "stop_reason": "refusal"},
+    "cut reply": {"content": [{"type": "text", "text": "o"}], "stop_reason": "max_tokens"},
+    "unknown block": {"content": [{"type": "brand_new_block"}, {"type": "text", "text": "ok"}]},
+    "no usage": {"usage": None},
 }
 BROKEN = {  # fault -> (bytes sent, content type, bytes that are promised beyond them)
     "html": (b"<html><body>Welcome</body></html>", "text/html", 0),
@@ -547,11 +543,6 @@ BROKEN = {  # fault -> (bytes sent, content type, bytes that are promised beyond
 }
 
 
-def cut_short(block):
-    """A text block as max_tokens leaves it; others stay."""
-    return block | {"text": block["text"][:9]} if block["type"] == "text" else block
-
-
 @dataclass
 class PracticeAPI:
     """The server, as a context manager; it listens at `url`."""
@@ -560,23 +551,17 @@ class PracticeAPI:
     profile: str = "claude"  # or "deepseek": wants all thinking back, signs nothing
     window: int = 200_000  # tokens that a request may have
     model: Callable = practice_reply  # body -> (content blocks, stop reason)
-    key: str | None = None  # the one that is accepted; None = any
-    thinking: bool = True  # replies begin with a thinking block
-    max_body: int = 32_000_000  # bytes
-    cache_minimum: int = 0  # tokens below which the prompt cache does nothing
     retry: bool = True  # False tells the client not to try again after an error
     requests: list = field(default_factory=list)  # every POST: {"path", "body", "status", ...}
     replies: list = field(default_factory=list)  # (content, stop reason) before the model is asked
     # What goes wrong, one per request: a status, (status, message), a key of SPOILED or BROKEN,
-    # "no usage", "stop:REASON"; or a function of the body, asked each time, that returns one.
+    # "stop:REASON"; or a function of the body, asked each time, that returns one.
     faults: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.cache, self.lock = PromptCache(self.cache_minimum), threading.Lock()
-        self.closed = threading.Event()
-        handler = type("Handler", (Handler,), {"api": self})
-        self.server = Server(("127.0.0.1", self.port), handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.cache, self.lock, self.closed = PromptCache(), threading.Lock(), threading.Event()
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.server.api, self.url = self, f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
@@ -589,32 +574,42 @@ class PracticeAPI:
 
     def answer(self, path, headers, raw):
         """(status, bytes, content type, bytes promised beyond) for a POST; kept in `requests`."""
-        record = {"path": path, "body": {}, "status": 200, "error": None}
-        record |= dict.fromkeys(("content", "stop_reason", "usage"))
+        record = dict.fromkeys(("error", "content", "stop_reason", "usage"))
+        record |= {"path": path, "body": {}, "status": 200}
         with self.lock:
             self.requests.append(record)
             try:
-                body = record["body"] = self.read(headers, raw)
-                rules = {"profile": self.profile, "window": self.window}
-                rules["beta"] = "anthropic-beta" in headers
-                if path == "/v1/messages/count_tokens":
-                    validate(body | {"max_tokens": 1}, **rules)
+                body = record["body"] = self.read(path, headers, raw)
+                validate(body, profile=self.profile, window=self.window)
+                if path != "/v1/messages":
                     answer = {"input_tokens": count_tokens(body)}
-                elif path == "/v1/messages":
-                    fault = self.next_fault(body)
-                    validate(body, **rules)
-                    if fault in BROKEN:
-                        record.update(status=None, error=fault)
-                        return 200, *BROKEN[fault]
-                    answer = self.reply(body, fault)
-                    record.update((name, answer[name]) for name in record.keys() & answer.keys())
+                elif (fault := self.next_fault(body)) in BROKEN:
+                    record.update(status=None, error=fault)
+                    return 200, *BROKEN[fault]
                 else:
-                    raise ApiError(404)
+                    answer = self.reply(body, fault)
+                    record |= {name: answer[name] for name in ("content", "stop_reason", "usage")}
             except ApiError as problem:
                 record.update(status=problem.status, error=problem.message)
                 words = {"type": problem.type, "message": problem.message}
                 answer = {"type": "error", "error": words}
-            return record["status"], json.dumps(answer).encode(), "application/json", 0
+        return record["status"], json.dumps(answer).encode(), "application/json", 0
+
+    def read(self, path, headers, raw):
+        """The body of a request to a known path, with some key."""
+        if not headers.get("x-api-key") and not headers.get("authorization"):
+            raise ApiError(401, "x-api-key header is required")
+        if path not in ("/v1/messages", "/v1/messages/count_tokens"):
+            raise ApiError(404)
+        try:
+            body = json.loads(raw)
+            json.dumps(body, ensure_ascii=False).encode()  # fails on half a surrogate pair
+        except ValueError:
+            body = None
+        need(isinstance(body, dict), "The request body is not a valid JSON object")
+        if "anthropic-beta" in headers:
+            body.pop("context_management", None)  # accepted, and nothing comes of it
+        return {"max_tokens": 1} | body if path.endswith("count_tokens") else body
 
     def next_fault(self, body):
         """The fault for this request: a function is asked, anything else is used up."""
@@ -624,24 +619,6 @@ class PracticeAPI:
                 return fault
         return ""
 
-    def read(self, headers, raw):
-        """The body of a request that shows a key and a version."""
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        given = headers.get("x-api-key") or bearer
-        if not given or self.key not in (None, given):
-            raise ApiError(401, "" if given else "x-api-key header is required")
-        known = headers.get("anthropic-version") in ("2023-06-01", "2026-10-21")
-        need(known, "anthropic-version: header is required, with a known version")
-        if len(raw) > self.max_body:
-            raise ApiError(413)
-        try:
-            body = json.loads(raw)
-        except ValueError:
-            body = None
-        need(isinstance(body, dict), "The request body is not valid JSON")
-        need(not body.get("stream"), "stream: this practice API does not stream")
-        return body
-
     def reply(self, body, fault):
         """The message that answers a valid request, as the fault leaves it."""
         if isinstance(fault, (int, tuple)):
@@ -649,49 +626,38 @@ class PracticeAPI:
         content, stop = self.replies.pop(0) if self.replies else self.model(body)
         if body["max_tokens"] == 0:
             content, stop = [], "max_tokens"
-        content = [dict(block) for block in content]
-        if self.thinking and content and content[0]["type"] != "thinking":
-            content.insert(0, {"type": "thinking", "thinking": ""})
-            content[0] |= {"signature": ""} if self.profile == "deepseek" else {}
+        thought = {"type": "thinking", "thinking": ""}
+        thought |= {"signature": ""} if self.profile == "deepseek" else {}
+        content = [thought, *content] if content else []
         sign(body, content)
-        if fault in SPOILED:
-            spoil, stop = SPOILED[fault]
-            content = spoil(content)
-        elif fault.startswith("stop:"):
-            stop = fault[5:]
         message = {"id": f"msg_{len(self.requests):024}", "type": "message", "role": "assistant"}
         message |= {"model": body["model"], "content": content, "stop_reason": stop}
         message |= {"stop_sequence": None, "stop_details": None}
-        usage = self.cache.usage(body, content)
-        return message | {"usage": None if fault == "no usage" else usage}
-
-
-class Server(ThreadingHTTPServer):
-    """A client that leaves is no error of the server's."""
-
-    def handle_error(self, request, client_address):
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+        message |= {"usage": self.cache.usage(body, content)} | SPOILED.get(fault, {})
+        return message | ({"stop_reason": fault[5:]} if fault.startswith("stop:") else {})
 
 
 class Handler(BaseHTTPRequestHandler):
     """HTTP around PracticeAPI.answer."""
 
-    protocol_version, disable_nagle_algorithm, api = "HTTP/1.1", True, None
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+
+    def handle(self):
+        with suppress(ConnectionError):  # a client that leaves is no error of the server's
+            super().handle()
 
     def do_POST(self):
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        status, data, kind, missing = self.api.answer(self.path, self.headers, raw)
-        self.close_connection = self.close_connection or missing > 0
+        api, raw = self.server.api, self.rfile.read(int(self.headers.get("content-length") or 0))
+        status, data, kind, missing = api.answer(self.path, self.headers, raw)
+        self.close_connection |= missing > 0
         if kind == "timeout":
-            self.api.closed.wait()
+            api.closed.wait()
         if kind in ("timeout", "cut"):
             return
-        final = 400 <= status < 500 and status != 429 or not self.api.retry
         headers = {"content-type": kind, "content-length": len(data) + missing}
-        headers |= {"request-id": f"req_{len(self.api.requests):024}"}
-        headers |= {"x-should-retry": "false"} if final else {}
+        headers |= {"request-id": f"req_{len(api.requests):024}"}
         headers |= {"retry-after": 0} if status == 429 else {}
+        headers |= {} if api.retry else {"x-should-retry": "false"}
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, str(value))
@@ -708,12 +674,7 @@ def main():
     parser.add_argument("--port", type=int, default=8082, help="0 = any free one")
     parser.add_argument("--profile", choices=["claude", "deepseek"], default="claude")
     parser.add_argument("--window", type=int, default=200_000, help="context window in tokens")
-    options = parser.parse_args()
-    try:
-        api = PracticeAPI(options.port, options.profile, options.window)
-    except (OSError, OverflowError) as problem:
-        parser.exit(2, f"port {options.port}: {problem}\n")
-    with api, suppress(KeyboardInterrupt):
+    with PracticeAPI(**vars(parser.parse_args())) as api, suppress(KeyboardInterrupt):
         print("Practice API: a script answers, there is no intelligence in it. Set", end=" ")
         print(f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice", flush=True)
         threading.Event().wait()
