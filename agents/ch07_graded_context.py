@@ -336,7 +336,7 @@ ACTS = [  # MODEL_WINDOW - RESERVE, PAYS, minutes without a call, prompt, what t
     (20000, 0.5, 0, "Run `date`", "snip: the first reading goes"),
     (40000, 4, 0, "Run `ls`", "one more result"),
     (40000, 4, 9, "Run `ls -a`", "idle: nine minutes later the prompt cache is cold"),
-    (3900, 4, 0, "What is CHANGED?", "compact, and notes.py comes back from disk"),
+    (3700, 4, 0, "What is CHANGED?", "compact, and notes.py comes back from disk"),
 ]
 
 

@@ -32,7 +32,7 @@ WORDS = {str: "string", dict: "dictionary", list: "list", int: "integer", bool: 
 MARK = " cache_control:mark|None?"
 SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind may be a shape
     "request": "model:string messages:list max_tokens:integer system:string|list? tools:list? "
-    "tool_choice:choice? stop_sequences:list? stream:boolean? metadata:dictionary? thinking? "
+    "tool_choice:choice? stop_sequences:list? stream:False? metadata:dictionary? thinking? "
     "output_config:dictionary? container? service_tier? speed? inference_geo? diagnostics?" + MARK,
     "choice": "type:'auto'|'any'|'tool'|'none' name:string? disable_parallel_tool_use:boolean?",
     "mark": "type:'ephemeral' ttl:'5m'|'1h'?",
@@ -45,18 +45,16 @@ SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind m
     "document": "type source citations? title? context?" + MARK,
     "search_result": "type source title content citations?" + MARK,
     "tool_use": "type id:^[a-zA-Z0-9_-]+$ name:string input:dictionary caller:dictionary? "
-    "toolset_name:string|None?" + MARK,
+    "toolset_name?" + MARK,
     "tool_result": "type tool_use_id:^[a-zA-Z0-9_-]+$ content:string|list? is_error:boolean? "
-    "toolset_name:string|None?" + MARK,
+    "toolset_name?" + MARK,
     "thinking": "type thinking:string signature:string|None?",
     "redacted_thinking": "type data:string",
 }
-BLOCKS = tuple(SHAPES)[5:]
-ALLOWED = {"tools": ("custom",), "system": ("text",), "result": BLOCKS[:4]}  # by role
-SIDES = {"tool_result": "user", "document": "user", "tool_use": "assistant"}
-SIDES |= {"thinking": "assistant", "redacted_thinking": "assistant"}
-
-
+PLACES = {"custom": ["tools"], "text": ["user", "assistant", "system", "result"]}
+PLACES |= dict.fromkeys(["image", "document", "search_result"], ["user", "result"])
+PLACES |= {"tool_result": ["user"], "tool_use": ["assistant"]}
+PLACES |= {"thinking": ["assistant"], "redacted_thinking": ["assistant"]}
 ERRORS = {  # status -> error type, message
     400: ("invalid_request_error", "Bad request"),
     401: ("authentication_error", "invalid x-api-key"),
@@ -78,38 +76,35 @@ class ApiError(Exception):
         super().__init__(f"{status} {self.type}: {self.message}")
 
 
-def need(condition, message):
+def need(condition, message, status=400):
     """Refuse the request with `message` unless the condition holds."""
     if not condition:
-        raise ApiError(400, message)
+        raise ApiError(status, message)
 
 
 def validate(body, *, profile="claude", window=200_000):
     """Return None for a request that the API accepts, raise ApiError for the first broken rule."""
     check_shape("", body, "request")
-    need(not body.get("stream"), "stream: this practice API does not stream")
     messages = body["messages"]
     need(messages, "messages: at least one message is required")
     for i, message in enumerate(messages):
         check_shape(f"messages.{i}", message, "message")
-        last = message["role"] == "assistant" and i == len(messages) - 1
-        words = f"messages.{i}: all messages must have non-empty content except for the optional"
-        need(message["content"] or last, f"{words} final assistant message")
+        need(message["content"], f"messages.{i}: all messages must have non-empty content")
     need(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
     for where, role, block in rendered(body):
         check_block(where, role, block)
-    check_whole(body, profile)
+    check_settings(body)
     check_pairs(messages)
-    if profile == "deepseek":
-        for message in messages:  # whoever calls a tool after thinking sends the thinking back
-            types = {block["type"] for block in as_blocks(message["content"])}
-            words = "The `content[].thinking` in the thinking mode must be passed back to the API."
-            need("tool_use" not in types or "thinking" in types, words)
-    else:
+    if profile == "claude":
+        need(body["model"].startswith(("claude-", "practice")), f"model: {body['model']}", 404)
         words = "This model does not support assistant message prefill."
         need(messages[-1]["role"] == "user", words)
         check_signatures(body)
         cache_marks(body)
+    for message in messages if profile == "deepseek" else []:
+        types = {block["type"] for block in as_blocks(message["content"])}
+        words = "The `content[].thinking` in the thinking mode must be passed back to the API."
+        need("thinking" in types or "tool_use" not in types, words)
     tokens = count_tokens(body)
     need(tokens <= window, f"prompt is too long: {tokens} tokens > {window} maximum")
 
@@ -132,7 +127,7 @@ def check_shape(where, value, kind):
         need(fits, f"{where}: String should match pattern '{kind}'")
     else:
         fits = {WORDS.get(type(value)), repr(value)} & set(kinds)
-        words = " or ".join(kinds) if "'" in kind else f"a valid {kinds[0]}"
+        words = f"a valid {kinds[0]}" if kinds[0] in WORDS.values() else " or ".join(kinds)
         need(fits, f"{where}: Input should be {words}")
 
 
@@ -141,37 +136,34 @@ def check_block(where, role, block):
     tag = block.get("type") if isinstance(block, dict) else None
     tag = "custom" if role == "tools" else tag
     words = "found using 'type' does not match any of the expected tags"
-    need(tag in ALLOWED.get(role, BLOCKS), f"{where}: Input tag {tag!r} {words}")
+    need(tag in [*PLACES], f"{where}: Input tag {tag!r} {words}")
     check_shape(f"{where}.{tag}", block, tag)
-    side, message = SIDES.get(tag, role), where.partition(".content")[0]
-    need(role in (side, "result"), f"{message}: `{tag}` blocks can only be in `{side}` messages")
+    words = f"`{tag}` blocks can only be in `{PLACES[tag][0]}` messages"
+    need(role in PLACES[tag], f"{where.partition('.content')[0]}: {words}")
     if tag == "text":
         words = "contain non-whitespace text" if block["text"] else "be non-empty"
         need(block["text"].strip(), f"messages: text content blocks must {words}")
     elif tag == "tool_result":
         content = block.get("content", "")
-        bare = block.get("is_error") and not content
-        need(not bare, f"{where}.tool_result: content cannot be empty if `is_error` is true")
+        words = f"{where}.tool_result: content cannot be empty if `is_error` is true"
+        need(content or not block.get("is_error"), words)
         for k, part in enumerate(content if isinstance(content, list) else []):
             check_block(f"{where}.tool_result.content.{k}", "result", part)
 
 
-def check_whole(body, profile):
-    """Refuse a model, max_tokens, tools or a tool_choice that cannot be."""
-    model, limit, tools = body["model"], body["max_tokens"], body.get("tools", [])
-    if profile == "claude" and not model.startswith("claude-") and model != "practice":
-        raise ApiError(404, f"model: {model}")
-    need(limit >= 0, "max_tokens: Input should be greater than or equal to 0")
-    words = f"which is the maximum allowed number of output tokens for {model}"
-    need(limit <= 128_000, f"max_tokens: {limit} > 128000, {words}")
-    objects = all(tool["input_schema"].get("type") == "object" for tool in tools)
-    need(objects, "tools: input_schema.type: Input should be 'object'")
+def check_settings(body):
+    """Refuse max_tokens, tools or a tool_choice that cannot be."""
+    limit, tools, choice = body["max_tokens"], body.get("tools", []), body.get("tool_choice")
+    words = f"max_tokens: {limit} > 128000, which is the maximum allowed, or less than 0"
+    need(0 <= limit <= 128_000, words)
+    for tool in tools:
+        words = "tools: input_schema.type: Input should be 'object'"
+        need(tool["input_schema"].get("type") == "object", words)
     unique = len({tool["name"] for tool in tools}) == len(tools)
     need(unique, "tools: Tool names must be unique.")
-    choice = body.get("tool_choice")
     need(tools or not choice, "tool_choice may only be specified while providing tools.")
-    strict = choice and model.startswith(("claude-opus-5-5", "claude-fable-5"))
-    forced = strict and choice["type"] in ("any", "tool")
+    strict = body["model"].startswith(("claude-opus-5-5", "claude-fable-5"))
+    forced = strict and choice and choice["type"] in ("any", "tool")
     need(not forced, "tool_choice: Forced tool use is not supported for this model.")
     used = {block.get("type") for _, _, block in rendered(body)} & {"tool_use", "tool_result"}
     words = "Requests which include `tool_use` or `tool_result` blocks must define tools."
@@ -202,38 +194,28 @@ def check_pairs(messages):
 
 def check_signatures(body):
     """Thinking must be ours, whole in the newest reply, and stand where it was made."""
-    prefix, newest, totals, moved = "", "", [], ""
-    for where, role, block in rendered(body):
-        message = where.rpartition(".")[0]
-        if role == "assistant" and message != newest:
-            newest, totals = message, []
-        if "thinking" in str(block.get("type")):
-            claim = (block.get("signature") or "").rpartition(" ")[0]
-            words = "Invalid `signature` in `thinking` block"
-            need(claim and block["signature"] == seal(claim), f"{where}: {words}")
-            total, _, made_after = claim.partition(" ")
-            totals.append(int(total))
-            moved = moved or made_after != prefix and f"{where}: {words}"
-        prefix = chained(prefix, role, block)
-    words = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be"
-    need(set(totals) <= {len(totals)}, f"{newest}.0: {words} modified.")
-    need(not moved, f"{moved}. The block is bound to a different conversation.")
-
-
-def seal(claim):
-    """The claim with a proof that it is ours: good enough for practice, no secret."""
-    return f"{claim} {hashlib.sha256(f'practice {claim}'.encode()).hexdigest()}"
+    parts = [part for part in traced(body) if "thinking" in str(part[2].get("type"))]
+    words = "Invalid `signature` in `thinking` block"
+    for where, _, block, _ in parts:
+        ours = re.fullmatch(r"\d+-\w{64}", block.get("signature") or "")
+        need(ours, f"{where}: {words}")
+    newest = max(i for i, m in enumerate(body["messages"]) if not i or m["role"] == "assistant")
+    latest = f"messages.{newest}.content."
+    totals = [b["signature"].partition("-")[0] for where, _, b, _ in parts if latest in where]
+    fixed = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be"
+    need(set(totals) <= {str(len(totals))}, f"{latest}0: {fixed} modified.")
+    for where, _, block, prefix in parts:
+        moved = f"{where}: {words}. The block is bound to a different conversation."
+        need(block["signature"].endswith(prefix), moved)
 
 
 def sign(body, content):
-    """Sign the thinking of this reply to `body`: how many blocks, and what stands before each."""
-    prefix, total = "", sum(block["type"] == "thinking" for block in content)
-    for _, role, block in rendered(body):
-        prefix = chained(prefix, role, block)
-    for block in content:
-        if block["type"] == "thinking":
-            block.setdefault("signature", seal(f"{total} {prefix}"))
-        prefix = chained(prefix, "assistant", block)
+    """Sign the thinking of this reply to `body`: how many blocks, and all up to each."""
+    total = sum(block["type"] == "thinking" for block in content)
+    messages = [*body["messages"], {"role": "assistant", "content": content}]
+    for _, _, block, prefix in traced(body | {"messages": messages}):
+        if block.get("type") == "thinking":
+            block.setdefault("signature", f"{total}-{prefix}")
 
 
 # --- the request as the model sees it; tokens and the prompt cache ------------------------------
@@ -256,70 +238,71 @@ def rendered(body):
             yield f"{where}.{j}", role, block
 
 
-def unmarked(block):
-    """The block as JSON, without its cache mark; its fields sorted, as the SDK shuffles them."""
-    fields = sorted(item for item in block.items() if item[0] != "cache_control")
-    return json.dumps(dict(fields), ensure_ascii=False)
+def bare(block):
+    """The block as JSON, without cache mark and signature; fields sorted: the SDK shuffles them."""
+    names = sorted(block.keys() - {"cache_control", "signature"})
+    return json.dumps({name: block[name] for name in names}, ensure_ascii=False)
 
 
-def chained(prefix, role, block):
-    """The hash of a block and of all before it, which have the hash `prefix`."""
-    return hashlib.sha256(f"{prefix} {role} {unmarked(block)}".encode()).hexdigest()
+def traced(body):
+    """Yield (where, role, block, hash of all blocks up to it) for every block."""
+    prefix = ""
+    for where, role, block in rendered(body):
+        prefix = hashlib.sha256(f"{prefix} {role} {bare(block)}".encode()).hexdigest()
+        yield where, role, block, prefix
 
 
 def block_tokens(block):
     """UTF-8 bytes of the block's JSON / 4, rounded up."""
-    return -(-len(unmarked(block).encode()) // 4)
+    return -(-len(bare(block).encode()) // 4)
 
 
-def count_tokens(body, count=block_tokens):
-    """Tokens of tools, system and messages; `count` says how many one block has."""
-    return sum(count(block) for _, _, block in rendered(body))
+def count_tokens(body):
+    """Tokens of tools, system and messages."""
+    return sum(block_tokens(block) for _, _, block in rendered(body))
 
 
 def cache_marks(body):
-    """[(position, ttl)] of every cache mark, the automatic one of the top level included."""
-    blocks = [block for _, _, block in rendered(body)]
-    marks = {at: b["cache_control"] for at, b in enumerate(blocks) if b.get("cache_control")}
+    """{number of the block, from 1: ttl} of all cache marks, that of the top level included."""
+    marks, last = {}, 0
+    for at, (_, _, block) in enumerate(rendered(body), 1):
+        if mark := block.get("cache_control"):
+            marks[at] = mark.get("ttl", "5m")
+        last = last if "thinking" in str(block.get("type")) else at
     if automatic := body.get("cache_control"):
-        last = max(at for at, b in enumerate(blocks) if "thinking" not in str(b.get("type")))
-        same = marks.setdefault(last, automatic).get("ttl", "5m") == automatic.get("ttl", "5m")
+        ttl = automatic.get("ttl", "5m")
+        same = marks.setdefault(last, ttl) == ttl
         need(same, "cache_control: two different ttl on the last block")
-    found = [(at, mark.get("ttl", "5m")) for at, mark in marks.items()]
-    words = f"A maximum of 4 blocks with cache_control may be provided. Found {len(found)}."
-    need(len(found) <= 4, words)
-    ordered = sorted(found, key=lambda item: item[1]) == found
-    need(ordered, "cache_control: ttl='1h' must not come after ttl='5m'")
-    return found
+    words = f"A maximum of 4 blocks with cache_control may be provided. Found {len(marks)}."
+    need(len(marks) <= 4, words)
+    ttls = list(marks.values())
+    need(sorted(ttls) == ttls, "cache_control: ttl='1h' must not come after ttl='5m'")
+    return marks
 
 
 class PromptCache:
-    """The prompt cache by its published rules, without expiry: entries only where marks stand.
+    """The prompt cache by its published rules, without expiry: entries only where marks stand."""
 
-    `minimum`: tokens below which a prefix is not cached; `count`: tokens of one block.
-    """
-
-    def __init__(self, minimum=0, count=block_tokens):
-        self.minimum, self.count, self.entries = minimum, count, set()
+    def __init__(self, minimum=0):
+        self.minimum, self.entries = minimum, set()  # minimum: tokens of a prefix worth caching
 
     def usage(self, body, content=()):
         """The usage of the reply `content` to `body`; remembers the entries it writes."""
-        prefix, hashes, sizes = body["model"], [], [0]
-        for _, role, block in rendered(body):
-            prefix = chained(prefix, role, block)
-            hashes.append(prefix)
-            sizes.append(sizes[-1] + self.count(block))  # sizes[n]: the first n blocks
-        marks = [(at, ttl) for at, ttl in cache_marks(body) if sizes[at + 1] >= self.minimum]
-        near = [at - back for at, _ in reversed(marks) for back in range(min(20, at + 1))]
-        hit = next((at + 1 for at in near if hashes[at] in self.entries), 0)
-        last = marks[-1][0] + 1 if marks else 0
-        hour = max([hit, *(at + 1 for at, ttl in marks if ttl == "1h")])
-        self.entries.update(hashes[at] for at, _ in marks)
+        hashes, sizes = [""], [0]  # by the number of blocks up to there
+        for _, _, block, prefix in traced(body):
+            hashes.append(f"{body['model']} {prefix}")
+            sizes.append(sizes[-1] + block_tokens(block))
+        marks = {at: ttl for at, ttl in cache_marks(body).items() if sizes[at] >= self.minimum}
+        near = [at - back for at in reversed(marks) for back in range(min(20, at))]
+        hit = next((at for at in near if hashes[at] in self.entries), 0)
+        last = max(marks, default=0)
+        hour = max([hit, *(at for at, ttl in marks.items() if ttl == "1h")])
+        self.entries.update(hashes[at] for at in marks)
         created = {"ephemeral_5m_input_tokens": sizes[last] - sizes[hour]}
         created["ephemeral_1h_input_tokens"] = sizes[hour] - sizes[hit]
         return {
             "input_tokens": sizes[-1] - sizes[last],
-            "output_tokens": sum(map(self.count, content)),
+            "output_tokens": sum(map(block_tokens, content)),
             "cache_read_input_tokens": sizes[hit],
             "cache_creation_input_tokens": sizes[last] - sizes[hit],
             "cache_creation": created,

@@ -138,7 +138,10 @@ class PlainUsage(practice_api.PromptCache):
 
     def usage(self, body, content=()):
         tokens = practice_api.count_tokens(body)
-        return {"input_tokens": tokens, "output_tokens": sum(map(self.count, content))}
+        return {
+            "input_tokens": tokens,
+            "output_tokens": sum(map(practice_api.block_tokens, content)),
+        }
 
 
 @pytest.fixture

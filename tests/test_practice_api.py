@@ -268,36 +268,36 @@ def usage(cache, *blocks):
     return tuple(counts[name] for name in names)
 
 
-def letters(block):
-    return len(block["text"])
+@pytest.fixture
+def cache(monkeypatch):
+    """A prompt cache that takes a letter for a token."""
+    monkeypatch.setattr(practice_api, "block_tokens", lambda block: len(block["text"]))
+    return PromptCache()
 
 
-def test_without_a_mark_nothing_is_cached():
-    cache = PromptCache(count=letters)
+def test_without_a_mark_nothing_is_cached(cache):
     assert [usage(cache, "aaa", "bb"), usage(cache, "aaa", "bb")] == [(0, 0, 5), (0, 0, 5)]
 
 
-def test_a_later_request_reads_what_stands_before_an_earlier_mark():
-    cache = PromptCache(count=letters)
+def test_a_later_request_reads_what_stands_before_an_earlier_mark(cache):
     assert usage(cache, "aaa", "bb*", "c") == (0, 5, 1)
     assert usage(cache, "aaa", "bb", "c", "dd*") == (5, 3, 0)
     assert usage(cache, "AAA", "bb", "c", "dd*") == (0, 8, 0)
 
 
 @pytest.mark.parametrize(("more", "read"), [(19, 1), (20, 0)])
-def test_an_entry_is_found_at_most_twenty_blocks_back(more, read):
-    cache = PromptCache(count=letters)
+def test_an_entry_is_found_at_most_twenty_blocks_back(cache, more, read):
     usage(cache, "a*")
     assert usage(cache, "a", *["b"] * (more - 1), "c*")[0] == read
 
 
-def test_a_prefix_below_the_minimum_is_not_cached():
-    cache = PromptCache(minimum=4, count=letters)
+def test_a_prefix_below_the_minimum_is_not_cached(cache):
+    cache.minimum = 4
     assert usage(cache, "aaa*", "b") == (0, 0, 4)
 
 
-def test_a_mark_of_an_hour_is_told_apart():
-    counts = PromptCache(count=letters).usage({"model": "m", "messages": [marked(2, "1h")]})
+def test_a_mark_of_an_hour_is_told_apart(cache):
+    counts = cache.usage({"model": "m", "messages": [marked(2, "1h")]})
     creation = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 2}
     assert counts["cache_creation"] == creation
 
