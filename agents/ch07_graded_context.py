@@ -328,15 +328,19 @@ def gauge(messages: list, freed: Counter) -> str:
 NUMBERS = """MODEL_WINDOW RESERVE BUDGET_AT SNIP_AT TIGHT_AT COMPACT_AT BUDGET_CHARS TIGHT_CHARS
 PAYS SNIP_KEEP IDLE_KEEP IDLE_MINUTES LAST_KEEP ENOUGH RECOVER_FILES RECOVER_EACH RECOVER_ALL"""
 PARTS = "agent_loop auto_compact summarise run_command bad_knob SUMMARY_PROMPT SYSTEM __doc__"
-ACTS = [  # MODEL_WINDOW - RESERVE, PAYS, minutes without a call, prompt, what to see
-    (25000, 0, 0, "Run `head -c 150000 /dev/urandom | base64`", "cap: 50,000 of 200,000 stay"),
-    (25000, 0, 0, "Read notes.py", "budget: 30,000 of them, now that they are old"),
-    (40000, 4, 0, "Run `echo 'CHANGED = 1' >> notes.py`", "an edit"),
-    (40000, 4, 0, "Read notes.py", "the file again; the newest three results stay"),
-    (20000, 0.5, 0, "Run `date`", "snip: the first reading goes"),
-    (40000, 4, 0, "Run `ls`", "one more result"),
-    (40000, 4, 9, "Run `ls -a`", "idle: nine minutes later the prompt cache is cold"),
-    (3700, 4, 0, "What is CHANGED?", "compact, and notes.py comes back from disk"),
+ACTS = [  # prompt, knobs, what to see
+    (
+        "Run `head -c 150000 /dev/zero | base64`",
+        {"MODEL_WINDOW": 25000, "RESERVE": 0, "PAYS": 0},
+        "cap: 50,000 of 200,000 stay",
+    ),
+    ("Read notes.py", {}, "budget: 30,000 of them, now that they are old"),
+    ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "an edit"),
+    ("Read notes.py", {}, "the file again; the newest three results stay"),
+    ("Run `date`", {"MODEL_WINDOW": 20000, "PAYS": 0.5}, "snip: the first reading goes"),
+    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "one more result"),
+    ("Run `ls -a`", {"IDLE_MINUTES": 0}, "idle: as if the prompt cache were cold at once"),
+    ("What is CHANGED?", {"MODEL_WINDOW": 3700, "IDLE_MINUTES": 5}, "compact, and notes.py again"),
 ]
 
 
@@ -365,31 +369,15 @@ def practice_model(body: dict) -> tuple:
     return content, stop
 
 
-def demo() -> int:
-    """Play ACTS in a folder of their own; 0, or 1 when the loop failed."""
-    messages, root = [], Path(tempfile.mkdtemp(prefix="ch07_"))
-    (root / "notes.py").write_text("".join(f"NOTE_{n} = {n}\n" for n in range(500)))
-    vars(s06).update(WORKDIR=root, TRANSCRIPT_DIR=root / ".transcripts")
-    with practice_api.PracticeAPI() as api:
-        practice_api.go_offline(s06, api)
-        for room, pays, minutes, prompt, why in ACTS:
-            print(f"\n--- {room:,} tokens, PAYS = {pays}; {why}\nch07 >> {prompt}")
-            globals().update(MODEL_WINDOW=room + RESERVE, PAYS=pays)
-            METER.last_call -= 60 * minutes
-            s06.add(messages, "user", prompt)
-            if not agent_loop(messages):
-                return 1
-            notes = re.findall(r"\[(?:\.\.\.|Content|Old|Attached|Conv)[^]]*\]", str(messages))
-            print("  in the context:", *sorted(set(notes)), sep="\n    ")
-    print(f"\nEvery message is on disk, in {s06.TRANSCRIPT_DIR}")
-    return 0
-
-
 def main(argv: list | None = None) -> int:
     """Run the program; return its exit status."""
     turn_over()
     practice_api.PracticeAPI = partial(practice_api.PracticeAPI, model=practice_model)
-    return demo() if s06.parse_arguments(argv).demo else s06.main(argv)
+    if not s06.parse_arguments(argv).demo:
+        return s06.main(argv)
+    root = Path(tempfile.mkdtemp(prefix="ch07_"))
+    (root / "notes.py").write_text("".join(f"NOTE_{n} = {n}\n" for n in range(500)))
+    return practice_api.demo(s06, root, ACTS, globals())
 
 
 def turn_over() -> None:

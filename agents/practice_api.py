@@ -466,6 +466,7 @@ def best_lines(question, steps, limit):
     words = set(re.findall(r"\w[\w./-]+\w", question.lower())) - COMMON
     shown = "\n".join(text for _, _, text in steps)
     lines = re.findall(r"(?m)^(?:- kept: |\s*)(?!- asked: )(\S.*)$", shown)
+    lines.sort(key=lambda line: line.startswith("- "))  # what stands in a file before any list
     score = {line: sum(len(word) for word in words if word in line.lower()) for line in lines}
     found = nlargest(limit, score, key=score.get)
     return [line for line in found if score[line] > score[found[0]] / 2]
@@ -665,7 +666,8 @@ def main():
 
 # --- the demo -----------------------------------------------------------------------------------
 
-ACTS = [  # prompt, knobs, why and what to watch
+ROOT = Path(__file__).resolve().parent.parent
+ACTS = [  # prompt, knobs, what to watch
     (
         "Read every Python file in the agents/ directory one by one",
         {"PRESERVE_RESULT_TOOLS": set(), "KEEP_RECENT": 1},
@@ -684,6 +686,7 @@ ACTS = [  # prompt, knobs, why and what to watch
     ),
     ("What does micro_compact do?", {}, "only the summary is left to answer from"),
 ]
+NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous|Conversation|Content|Old|Attached) .*\]$")
 
 
 def go_offline(agent, api):
@@ -694,27 +697,29 @@ def go_offline(agent, api):
     vars(agent).update(client=None, MODEL="claude-haiku-5-5")
 
 
-def demo(agent):
-    """Play the lesson's prompts with the agent module; 0, or 1 when its loop failed."""
-    root, messages = Path(__file__).resolve().parent.parent, []
-    before, environment = dict(vars(agent)), dict(os.environ)
+def demo(agent, root=ROOT, acts=ACTS, knobs_in=None):
+    """Play the acts with the agent module in the folder `root`; 0, or 1 when its loop failed.
+
+    `knobs_in`: the variables that are the knobs; the agent's own when nothing is said.
+    """
+    messages, before, environment = [], dict(vars(agent)), dict(os.environ)
     try:
         with PracticeAPI() as api:
             go_offline(agent, api)
             vars(agent).update(WORKDIR=root, TRANSCRIPT_DIR=root / ".transcripts")
-            for prompt, knobs, why in ACTS:
+            for prompt, knobs, why in acts:
                 turned = ", ".join(f"{name} = {value}" for name, value in knobs.items())
-                print(f"\n--- {turned or 'knobs as before'}: {why}\ns06 >> {prompt}")
-                vars(agent).update(knobs)
+                print(f"\n--- {turned or 'knobs as before'}: {why}\n>> {prompt}")
+                (knobs_in or vars(agent)).update(knobs)
                 agent.add(messages, "user", prompt)
                 if agent.agent_loop(messages) is False:
                     return 1
                 for _, _, block in rendered({"messages": messages}):
-                    if block["type"] == "tool_result" and "KEEP_RECENT" in knobs:
-                        print(f"  result: {str(block['content'])[:60]!r}")
-        sizes, marks = measured(api.requests)
-        print(f"\n{sawtooth(sizes, agent.THRESHOLD, marks)}")
-        print(f"Every message is on disk, in {agent.TRANSCRIPT_DIR}")
+                    for note in NOTE.findall(str(block.get("text") or block.get("content"))):
+                        print(f"  in the context: {note}")
+        if acts is ACTS:
+            print(f"\n{sawtooth(*measured(api.requests), agent.THRESHOLD)}")
+        print(f"\nEvery message is on disk, in {agent.TRANSCRIPT_DIR}")
         return 0
     finally:
         vars(agent).update(before)
@@ -724,14 +729,15 @@ def demo(agent):
 
 def measured(requests):
     """(context sizes, {index: layer}) of the answered requests with tools."""
-    sizes, marks, start, cleared = [], {}, "", 0
+    sizes, marks, summary, cleared = [], {}, "", 0
     for record in requests:
         if not record["usage"] or not record["body"].get("tools"):
             continue
-        messages, before = record["body"]["messages"], (start, cleared)
-        start = as_blocks(messages[0]["content"])[0].get("text", "").partition("\n")[0]
-        cleared = json.dumps(messages).count('"[Previous: used ')
-        if start.startswith("[Conversation compressed") and start != before[0]:
+        before, messages = (summary, cleared), record["body"]["messages"]
+        first = as_blocks(messages[0]["content"])[0].get("text", "").partition("\n")[0]
+        summary = first if first.startswith("[Conversation compressed") else ""
+        cleared = json.dumps(messages).count(': "[Previous: used ')
+        if summary not in ("", before[0]):
             marks[len(sizes)] = "3" if '"compact"' in json.dumps(messages[1:2]) else "2"
         elif cleared > before[1]:
             marks[len(sizes)] = "1"
@@ -739,7 +745,7 @@ def measured(requests):
     return sizes, marks
 
 
-def sawtooth(sizes, threshold, marks, width=52, height=10):
+def sawtooth(sizes, marks, threshold, width=52, height=10):
     """A text chart of context sizes; marks: {index of a request: layer that fired before it}."""
     shown = range(len(sizes))[-width:]  # the newest, when there are more requests than columns
     wide = max(1, min(3, width // max(1, len(shown))))  # characters of one column

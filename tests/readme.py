@@ -146,7 +146,7 @@ def second_scene() -> dict:
     return {
         "session": screen.getvalue(),
         "message": compressed[0],
-        "sawtooth": practice_api.sawtooth(sizes, 3000, marks),
+        "sawtooth": practice_api.sawtooth(sizes, marks, 3000),
     }
 
 

@@ -609,10 +609,10 @@ def test_a_summary_of_a_summary_does_not_grow():
 
 
 def test_the_saw_tooth_shows_threshold_and_layers():
-    chart = sawtooth([100, 200, 300, 50], 250, {3: "2"})
+    chart = sawtooth([100, 200, 300, 50], {3: "2"}, 250)
     assert "threshold 250 |" in chart
     assert chart.splitlines()[-1].split() == ["layer", "2"]
-    assert max(map(len, sawtooth(range(500), 250, {}).splitlines())) <= 72
+    assert max(map(len, sawtooth(range(500), {}, 250).splitlines())) <= 72
 
 
 def test_the_demo_plays_its_prompts_and_puts_the_knobs_back(tmp_path, capsys, monkeypatch):
