@@ -55,24 +55,17 @@ PLACES = {"custom": ["tools"], "text": ["user", "assistant", "system", "result"]
 PLACES |= dict.fromkeys(["image", "document", "search_result"], ["user", "result"])
 PLACES |= {"tool_result": ["user"], "tool_use": ["assistant"]}
 PLACES |= {"thinking": ["assistant"], "redacted_thinking": ["assistant"]}
-ERRORS = {  # status -> error type, message
-    400: ("invalid_request_error", "Bad request"),
-    401: ("authentication_error", "invalid x-api-key"),
-    403: ("permission_error", "Your API key does not have permission to use this resource"),
-    404: ("not_found_error", "Not found"),
-    413: ("request_too_large", "Request exceeds the maximum size"),
-    429: ("rate_limit_error", "This request would exceed your rate limit"),
-    500: ("api_error", "Internal server error"),
-    529: ("overloaded_error", "Overloaded"),
-}
+ERRORS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
+ERRORS |= {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+ERRORS |= {529: "overloaded_error"}  # all others: api_error
 
 
 class ApiError(Exception):
     """An answer other than 200: its HTTP status, error type and message."""
 
     def __init__(self, status, message=""):
-        self.type, usual = ERRORS.get(status, ERRORS[500])
-        self.status, self.message = status, message or usual
+        self.status, self.type = status, ERRORS.get(status, "api_error")
+        self.message = message or self.type.replace("_", " ").capitalize()
         super().__init__(f"{status} {self.type}: {self.message}")
 
 
@@ -597,11 +590,9 @@ class PracticeAPI:
 
     def next_fault(self, body):
         """The fault for this request: a function is asked, anything else is used up."""
-        for at, fault in enumerate(self.faults):
-            fault = fault(body) if callable(fault) else self.faults.pop(at)
-            if fault is not None:
-                return fault
-        return ""
+        if self.faults and callable(self.faults[0]):
+            return self.faults[0](body) or ""
+        return self.faults.pop(0) if self.faults else ""
 
     def reply(self, body, fault):
         """The message that answers a valid request, as the fault leaves it."""

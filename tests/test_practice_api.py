@@ -377,7 +377,7 @@ def test_a_fault_can_choose_its_requests(api):
     api.faults = [lambda request: None if request.get("tools") else 529]
     assert ask(api).stop_reason == "end_turn"
     for _ in range(2):
-        with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
+        with pytest.raises(anthropic.APIStatusError, match="overloaded_error"):
             ask(api, tools=[])
 
 
@@ -404,7 +404,7 @@ def post(api, path="/v1/messages", data=b"{}", **headers):
 def test_a_key_a_known_path_and_json_are_wanted(api):
     half = json.dumps(body(user("\ud800"))).encode()
     assert post(api) == (401, "x-api-key header is required")
-    assert post(api, "/v2", authorization="Bearer test") == (404, "Not found")
+    assert post(api, "/v2", authorization="Bearer test") == (404, "Not found error")
     assert "valid JSON object" in post(api, data=b"[", authorization="Bearer test")[1]
     assert "valid JSON object" in post(api, data=half, authorization="Bearer test")[1]
 
