@@ -429,7 +429,9 @@ def read_on(view, match):
         plan = [line for line in plan if not line.endswith("/")]
         text = f"Plan: {len(plan)} files to read: {', '.join(plan)}"
     left = [path for path in plan if path not in known]
-    if left and not (until and view.new[0][0] == "summary"):
+    kinds = [kind for kind, _, _ in view.new]
+    enough = until and kinds[0] == "summary" and kinds.count("read_file") > 3  # since compaction
+    if left and not enough:
         number = 5 if re.search("(?i)several|at once|parallel|同时", view.request) else 1
         return text, [("read_file", {"path": path}) for path in left[:number]]
     lines = [f"- {path}: {fact}" for path, fact in known.items() if fnmatchcase(path, first)]
@@ -632,7 +634,8 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"content-type": kind, "content-length": len(data) + missing}
         headers |= {"request-id": f"req_{len(api.requests):024}"}
         headers |= {"retry-after": 0} if status == 429 else {}
-        headers |= {} if api.retry else {"x-should-retry": "false"}
+        final = 400 <= status < 500 and status != 429 or not api.retry
+        headers |= {"x-should-retry": "false"} if final else {}
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, str(value))
@@ -649,7 +652,12 @@ def main():
     parser.add_argument("--port", type=int, default=8082, help="0 = any free one")
     parser.add_argument("--profile", choices=["claude", "deepseek"], default="claude")
     parser.add_argument("--window", type=int, default=200_000, help="context window in tokens")
-    with PracticeAPI(**vars(parser.parse_args())) as api, suppress(KeyboardInterrupt):
+    options = parser.parse_args()
+    try:
+        api = PracticeAPI(**vars(options))
+    except (OSError, OverflowError) as problem:
+        parser.exit(2, f"port {options.port}: {problem}\n")
+    with api, suppress(KeyboardInterrupt):
         print("Practice API: a script answers, there is no intelligence in it. Set", end=" ")
         print(f"ANTHROPIC_BASE_URL={api.url} ANTHROPIC_API_KEY=practice", flush=True)
         threading.Event().wait()
@@ -677,7 +685,7 @@ ACTS = [  # prompt, knobs, what to watch
     ),
     ("What does micro_compact do?", {}, "only the summary is left to answer from"),
 ]
-NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous|Conversation|Content|Old|Attached) .*\]$")
+NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous:|Conversation|Content|Old|Attached) .*\]$")
 
 
 def go_offline(agent, api):

@@ -4,6 +4,8 @@ Run: python -m pytest -q tests/test_practice_api.py
 """
 
 import json
+import re
+import shutil
 import types
 import urllib.request
 
@@ -514,10 +516,17 @@ def test_a_new_request_does_not_follow_the_old_plan():
 UNTIL = "Keep reading files until compression triggers automatically"
 
 
-def test_reading_until_compaction_ends_after_it():
-    assert calls_of(play(UNTIL, folder)) == ["ls -1dp *.py */*.py */*/*.py", *FILES]
-    words, calls = reply(user(compressed(f"{DONE}\n\n{STATE}", UNTIL)))
-    assert (words.splitlines()[1:], calls) == (["- agents/a.py: 2 lines, def a"], [])
+def test_reading_until_compaction_ends_three_files_after_it():
+    plan = "- Plan: 9 files to read: " + ", ".join(f"{n}.py" for n in "bcdefghij")
+    exchange = [assistant([call("r", "read_file", path="b.py")]), user([result("r")])]
+    first = user(compressed(f"{DONE}\n{plan}", UNTIL))
+    messages = [first, *exchange]
+    read = []
+    while calls := reply(*messages)[1]:
+        read.append(calls[0][1]["path"])
+        name = f"x{len(messages)}"
+        messages += [assistant([call(name, "read_file", path=read[-1])]), user([result(name)])]
+    assert read == ["c.py", "d.py", "e.py"]
 
 
 def test_the_compact_tool_is_called_once_with_its_focus():
@@ -627,3 +636,13 @@ def test_the_demo_plays_its_prompts_and_puts_the_knobs_back(tmp_path, capsys, mo
     assert played == [prompt for prompt, _, _ in practice_api.ACTS]
     assert (agent.KEEP_RECENT, agent.THRESHOLD, agent.MODEL) == (3, 1, "m")
     assert "threshold 16,000" in capsys.readouterr().out
+
+
+def test_in_the_demo_every_layer_fires_before_the_readers_eyes(agent, tmp_path, capsys):
+    shutil.copytree(practice_api.ROOT / "agents", tmp_path / "agents")
+    shutil.copytree(practice_api.ROOT / "tests", tmp_path / "tests")
+    assert practice_api.demo(agent, tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "  in the context: [Previous: used read_file]\n" in shown
+    assert "[auto_compact triggered]" in shown and "[manual compact]" in shown
+    assert set("123") <= set(re.search(r"\n +layer (.*)", shown)[1])
