@@ -12,12 +12,11 @@ anchors the guess, and the cheapest layer that suffices acts, each at its own st
     1 budget   50 % (tighter at 70 %)       the middle of long old results     lost behind it
     2 snip     60 %                         results of calls made again since  lost behind it
       idle     5 minutes without a call     all but the newest 5 results       cold anyway
-      clear    any; file reads from 85 %    the same, one step before a call   lost behind it
     3 compact  85 %, and costs a call       everything, for a summary and the  lost
                                             files used last, fresh from disk
 
-An edit makes the prompt cache useless from there on. So layers 1, 2 and clear wait until what they
-free is PAYS times what must be sent again behind it. The promises of s06 hold: what was not read
+An edit makes the prompt cache useless from there on. So layers 1 and 2 wait until what they free is
+PAYS times what must be sent again behind it. The promises of s06 hold: what was not read
 yet stays, the transcript has all, a failed compaction changes nothing, every request is valid.
 """
 
@@ -42,8 +41,7 @@ BUDGET_AT, SNIP_AT, TIGHT_AT, COMPACT_AT = 0.5, 0.6, 0.7, 0.85  # utilization: s
 BUDGET_CHARS, TIGHT_CHARS = 30000, 15000  # characters of an old result from BUDGET_AT, TIGHT_AT
 SNIPPABLE_TOOLS, SNIP_KEEP = {"read_file", "bash"}, 3  # results: the newest that snip leaves
 IDLE_MINUTES, IDLE_KEEP = 5, 5  # until the cache is cold; results: the newest that clearing leaves
-PAYS = 4  # times: what an edit must free of what it makes to be sent again; 0 = edit at once
-LAST_KEEP, ENOUGH = 10, 0.3  # results, utilization: clear instead of compact if it leads so low
+PAYS = 2  # times: what an edit must free of what it makes to be sent again; 0 = edit at once
 RECOVER_FILES, RECOVER_EACH, RECOVER_ALL = 5, 5000, 25000  # files; tokens of one, of all of them
 
 SUMMARY_PROMPT = """Summarise the conversation below, so that another agent can go on from your
@@ -61,9 +59,7 @@ SYSTEM = f"""{s06.SYSTEM}
 Such a note can also say that a result was snipped, cleared or budgeted (its middle was cut out). A
 text that begins with {ATTACHED[:-2]} shows a file you used, as it was on disk then."""
 FIRST = SimpleNamespace(**vars(s06))  # the first lesson as it was before turn_over
-METER = SimpleNamespace(  # the anchor; when the model was asked; the first edit, length at the last
-    first=None, offset=0, last_call=0, low=0, edited=0
-)
+METER = SimpleNamespace(first=None, offset=0, last_call=0)  # the anchor; when the model was asked
 
 # --- measure ---------------------------------------------------------------------------------
 
@@ -80,8 +76,6 @@ def context_size(messages: list) -> int:
 
 def anchor(messages: list, usage: Counter) -> None:
     """Take the usage of the reply that has just joined: all that was sent, and the reply."""
-    if METER.first is not messages[0]:
-        METER.low = METER.edited = 0
     if usage.total() > usage["output"]:
         METER.first = messages[0]
         METER.offset = usage.total() - s06.estimate_tokens(messages)
@@ -130,11 +124,11 @@ def snip(messages: list) -> list:
     return edits
 
 
-def clear_idle(messages: list, keep: int, layer: str = "idle", but: set = frozenset()) -> list:
-    """Idle, clear: all results but the newest `keep`, and those of the tools in `but`."""
+def clear_idle(messages: list, keep: int) -> list:
+    """Idle: all results but the newest `keep`."""
     results = results_in(messages)
     old = results[: max(0, len(results) - keep)]
-    return [(layer, i, block, CLEARED) for i, block, call in old if call["name"] not in but]
+    return [("idle", index, block, CLEARED) for index, block, _ in old]
 
 
 def file_of(call: dict) -> str:
@@ -165,18 +159,10 @@ def useful(messages: list, edits: list) -> list:
 
 
 def paying(messages: list, edits: list) -> list:
-    """The longest tail of `edits` that frees PAYS times what must be sent again behind it."""
-    sizes = [s06.estimate_tokens([message]) for message in messages[:-2]]  # the rest is new
-    freed = sum(map(saved, edits))
-    for number, edit in enumerate(edits):
-        at = edit[1]  # up to here the prompt cache is read, but behind an edit only up to a mark
-        if METER.low < at < METER.edited:
-            mark = s06.STATE.frontier[0] + 1 if s06.STATE.frontier else 0
-            at = mark if METER.low <= mark <= at else METER.low
-        if freed >= PAYS * (sum(sizes[at:]) - freed):
-            return edits[number:]
-        freed -= saved(edit)
-    return []
+    """`edits`, when they free PAYS times what must be sent again behind the first; else []."""
+    freed, behind = sum(map(saved, edits)), edits[0][1] if edits else 0
+    again = s06.estimate_tokens(messages[behind:-2]) - freed  # the last two are new
+    return edits if freed >= PAYS * again else []
 
 
 def apply(messages: list, edits: list) -> Counter:
@@ -187,8 +173,6 @@ def apply(messages: list, edits: list) -> Counter:
         edit[2]["content"] = edit[3]
     if edits:
         first = edits[0][1]
-        METER.low = min(first, METER.low) if METER.edited else first
-        METER.edited = len(messages)
         s06.STATE.frontier = first - 1, len(s06.blocks_of(messages[first - 1])) - 1  # a cache mark
         if "claude" in s06.MODEL:
             s06.strip_thinking(messages[first + 1 :])
@@ -210,18 +194,12 @@ def graded_compact(messages: list) -> Counter:
     if METER.last_call and time.time() - METER.last_call > 60 * IDLE_MINUTES:
         freed = apply(messages, useful(messages, plan + clear_idle(messages, IDLE_KEEP)))
     else:
-        plan += clear_idle(messages, IDLE_KEEP, "clear", s06.PRESERVE_RESULT_TOOLS)
         freed = apply(messages, paying(messages, useful(messages, plan)))
-    # 2. Before a summary is paid for: file reads go, too, if that is enough for long.
+    # 2. The summary.
     size = context_size(messages)
-    if size >= s06.THRESHOLD:
-        edits = useful(messages, plan + clear_idle(messages, LAST_KEEP, "clear"))
-        if size - sum(map(saved, edits)) <= ENOUGH * room:
-            freed += apply(messages, edits)
-        # 3. The summary.
-        elif s06.estimate_tokens(messages) > s06.STATE.rest_until:
-            if not s06.compact_history(messages, automatic=True):
-                freed["compact"] = size - context_size(messages)
+    if size >= s06.THRESHOLD and s06.estimate_tokens(messages) > s06.STATE.rest_until:
+        if not s06.compact_history(messages, automatic=True):
+            freed["compact"] = size - context_size(messages)
     return freed
 
 
@@ -280,18 +258,22 @@ def agent_loop(messages: list) -> bool:
         while cut_replies < s06.MAX_FAILURES:
             # The layers, cheapest first. Then the model takes a step; its usage is the anchor.
             freed = graded_compact(messages)
-            stop, calls, faults = step(messages, freed)
+            stop, calls = step(messages, freed)
+            if stop in s06.INCOMPLETE:
+                words = f"Error: not run, the reply was incomplete ({stop})"
+                s06.answer_calls(messages, {}, words)
+                calls = []
             if calls:
-                s06.run_tools(messages, calls, faults)
+                s06.run_tools(messages, calls)
             # A reply that was cut is gone on with; any other without calls ends the turn.
             cut_replies = cut_replies + 1 if stop in s06.CUT_STOPS else 0
-            if not cut_replies and (stop == "refusal" or not calls):
+            if not cut_replies and not calls:
                 return stop != "refusal"
             s06.make_askable(messages)
             if stop == "model_context_window_exceeded":
                 s06.compact_history(messages)
             # The compact tool. The batch is answered, so the list is whole.
-            s06.compact_for_model(messages, [call for call in calls if call["id"] not in faults])
+            s06.compact_for_model(messages, calls)
         s06.tell(f"[{cut_replies} replies in a row were cut short: raise MAX_TOKENS]")
     except s06.ModelError as error:
         s06.tell(f"[{error}]")
@@ -302,10 +284,10 @@ def agent_loop(messages: list) -> bool:
 
 
 def step(messages: list, freed: Counter) -> tuple:
-    """Ask the model, let its reply join, measure, show; (stop reason, calls, faults in them)."""
+    """Ask the model, let its reply join, measure, show; (stop reason, calls)."""
     METER.last_call, first, used = time.time(), messages[0], s06.STATE.usage.copy()
     stop, content = s06.ask_model(messages)
-    faults = s06.tidy_calls(messages, content, stop)
+    calls = s06.tidy_calls(messages, content)
     s06.add(messages, "assistant", content)
     if messages[0] is first:  # else it was refused and compacted: two replies were counted
         anchor(messages, s06.STATE.usage - used)
@@ -313,7 +295,7 @@ def step(messages: list, freed: Counter) -> tuple:
     for block in content:
         if block["type"] == "text":
             print(s06.printable(block["text"]), flush=True)
-    return stop, [block for block in content if block["type"] == "tool_use"], faults
+    return stop, calls
 
 
 def gauge(messages: list, freed: Counter) -> str:
@@ -326,7 +308,7 @@ def gauge(messages: list, freed: Counter) -> str:
 # --- terminal: s06's, turned over ------------------------------------------------------------
 
 NUMBERS = """MODEL_WINDOW RESERVE BUDGET_AT SNIP_AT TIGHT_AT COMPACT_AT BUDGET_CHARS TIGHT_CHARS
-PAYS SNIP_KEEP IDLE_KEEP IDLE_MINUTES LAST_KEEP ENOUGH RECOVER_FILES RECOVER_EACH RECOVER_ALL"""
+PAYS SNIP_KEEP IDLE_KEEP IDLE_MINUTES RECOVER_FILES RECOVER_EACH RECOVER_ALL"""
 PARTS = "agent_loop auto_compact summarise run_command bad_knob SUMMARY_PROMPT SYSTEM __doc__"
 ACTS = [  # prompt, knobs, what to see
     (
@@ -335,10 +317,10 @@ ACTS = [  # prompt, knobs, what to see
         "cap: 50,000 of 200,000 stay",
     ),
     ("Read notes.py", {}, "budget: 30,000 of them, now that they are old"),
-    ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "an edit"),
+    ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 2}, "an edit"),
     ("Read notes.py", {}, "the file again; the newest three results stay"),
     ("Run `date`", {"MODEL_WINDOW": 20000, "PAYS": 0.5}, "snip: the first reading goes"),
-    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "one more result"),
+    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 2}, "one more result"),
     ("Run `ls -a`", {"IDLE_MINUTES": 0}, "idle: as if the prompt cache were cold at once"),
     ("What is CHANGED?", {"MODEL_WINDOW": 3700, "IDLE_MINUTES": 5}, "compact, and notes.py again"),
 ]

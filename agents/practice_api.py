@@ -91,7 +91,8 @@ def validate(body, *, profile="claude", window=200_000):
     if profile == "claude":
         need(body["model"].startswith(("claude-", "practice")), f"model: {body['model']}", 404)
         words = "This model does not support assistant message prefill."
-        need(messages[-1]["role"] == "user", words)
+        prefill = re.match(r"claude-\w+-4-5", body["model"])  # the models that still take it
+        need(messages[-1]["role"] == "user" or prefill, words)
         check_signatures(body)
         cache_marks(body)
     for message in messages if profile == "deepseek" else []:
@@ -116,7 +117,7 @@ def check_shape(where, value, kind):
             unknown.discard(name)
         need(not unknown, f"{prefix}{min(unknown, default='')}: Extra inputs are not permitted")
     elif kind.startswith("^"):
-        fits = isinstance(value, str) and re.search(kind, value)
+        fits = isinstance(value, str) and re.fullmatch(kind, value)
         need(fits, f"{where}: String should match pattern '{kind}'")
     else:
         fits = {WORDS.get(type(value)), repr(value)} & set(kinds)
@@ -187,7 +188,7 @@ def check_pairs(messages):
 
 def check_signatures(body):
     """Thinking must be ours, whole in the newest reply, and stand where it was made."""
-    parts = [part for part in traced(body) if "thinking" in str(part[2].get("type"))]
+    parts = [part for part in traced(body) if part[2].get("type") == "thinking"]
     words = "Invalid `signature` in `thinking` block"
     for where, _, block, _ in parts:
         ours = re.fullmatch(r"\d+-\w{64}", block.get("signature") or "")
@@ -560,7 +561,7 @@ class PracticeAPI:
             try:
                 body = record["body"] = self.read(path, headers, raw)
                 validate(body, profile=self.profile, window=self.window)
-                if path != "/v1/messages":
+                if "/count_tokens" in path:
                     answer = {"input_tokens": count_tokens(body)}
                 elif (fault := self.next_fault(body)) in BROKEN:
                     record.update(status=None, error=fault)
@@ -571,14 +572,18 @@ class PracticeAPI:
             except ApiError as problem:
                 record.update(status=problem.status, error=problem.message)
                 words = {"type": problem.type, "message": problem.message}
-                answer = {"type": "error", "error": words}
+                answer = {"type": "error", "error": words, "request_id": self.request_id()}
         return record["status"], json.dumps(answer).encode(), "application/json", 0
+
+    def request_id(self):
+        """The id of the newest request, as header and error body show it."""
+        return f"req_{len(self.requests):024}"
 
     def read(self, path, headers, raw):
         """The body of a request to a known path, with some key."""
         if not headers.get("x-api-key") and not headers.get("authorization"):
             raise ApiError(401, "x-api-key header is required")
-        if path not in ("/v1/messages", "/v1/messages/count_tokens"):
+        if path.partition("?")[0] not in ("/v1/messages", "/v1/messages/count_tokens"):
             raise ApiError(404)
         try:
             body = json.loads(raw)
@@ -588,7 +593,7 @@ class PracticeAPI:
         need(isinstance(body, dict), "The request body is not a valid JSON object")
         if "anthropic-beta" in headers:
             body.pop("context_management", None)  # accepted, and nothing comes of it
-        return {"max_tokens": 1} | body if path.endswith("count_tokens") else body
+        return {"max_tokens": 1} | body if "/count_tokens" in path else body
 
     def next_fault(self, body):
         """The fault for this request: a function is asked, anything else is used up."""
@@ -632,7 +637,7 @@ class Handler(BaseHTTPRequestHandler):
         if kind in ("timeout", "cut"):
             return
         headers = {"content-type": kind, "content-length": len(data) + missing}
-        headers |= {"request-id": f"req_{len(api.requests):024}"}
+        headers |= {"request-id": api.request_id()}
         headers |= {"retry-after": 0} if status == 429 else {}
         final = 400 <= status < 500 and status != 429 or not api.retry
         headers |= {"x-should-retry": "false"} if final else {}
@@ -685,7 +690,7 @@ ACTS = [  # prompt, knobs, what to watch
     ),
     ("What does micro_compact do?", {}, "only the summary is left to answer from"),
 ]
-NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous:|Conversation|Content|Old|Attached) .*\]$")
+NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous:|Conversation|Content|Old|Attached) .*\].*$")
 
 
 def go_offline(agent, api):

@@ -41,9 +41,10 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from functools import partial
-from inspect import Parameter, signature
+from functools import partial, wraps
+from inspect import signature
 from itertools import islice
+from operator import is_not
 from os.path import relpath
 from pathlib import Path
 
@@ -118,7 +119,8 @@ def micro_compact(messages: list, clear_at_least: int = 0, drop_thinking: bool =
     # 4. Claude signs its thinking over all that stands before it: behind an edit it is refused.
     for blocks in lists[old[0][0] + 1 :] if drop_thinking else []:
         kept = [block for block in blocks if "thinking" not in str(get(block, "type"))]
-        blocks[:] = kept or [{"type": "text", "text": "(no reply)"}]
+        if len(kept) < len(blocks):
+            blocks[:] = kept or [{"type": "text", "text": "(no reply)"}]
     return messages
 
 
@@ -139,13 +141,15 @@ def auto_compact(messages: list, focus: str = "") -> list:
         return messages
     # 3. Exact names survive summaries badly, so the calls and the user's request go along as they
     #    are, and so does an exchange whose results the model has not read.
-    text = compressed_text(path, summary, history, messages)
-    return [{"role": "user", "content": text}, *open_exchange(messages)]
+    status, request, exchange = still_open(messages)
+    text = compressed_text(path, summary, history, status, request)
+    return [{"role": "user", "content": text}, *exchange]
 
 
 def compact_for_model(messages: list, calls: list) -> None:
     """Layer 3: when `calls`, all answered by now, include compact, run Layer 2 with its focus."""
-    asked = {call["id"]: call["input"].get("focus") for call in calls if call["name"] == "compact"}
+    inputs = {call["id"]: call["input"] for call in calls if call["name"] == "compact"}
+    asked = {key: given.get("focus") for key, given in inputs.items() if isinstance(given, dict)}
     if not asked:
         return
     if len(asked) == len(calls) and len(messages) == STATE.compacted_at + 2:  # nothing since
@@ -167,8 +171,7 @@ def ask(**request) -> tuple:
     try:
         print("working...\r" if fancy() else "", end="", flush=True)
         request |= {"model": MODEL, "max_tokens": MAX_TOKENS}
-        response = connect().messages.create(**plain(request))
-        return received(response)
+        return received(connect().messages.create(**plain(request)))
     except Exception as error:  # not every one is an APIError: no key, odd bytes, HTML
         raise ModelError(error) from error
 
@@ -186,12 +189,12 @@ def ask_model(messages: list) -> tuple:
                 raise
 
 
-def run_tools(messages: list, calls: list, faults: dict) -> None:
+def run_tools(messages: list, calls: list) -> None:
     """Run `calls` in order and answer all of them in one user message, whatever happens."""
     outputs = {}
     try:
         for call in calls:
-            outputs[call["id"]] = faults.get(call["id"]) or run_tool(call["name"], call["input"])
+            outputs[call["id"]] = run_tool(call["name"], call["input"])
     finally:  # Ctrl-C, too: a call without an output was interrupted
         answer_calls(messages, outputs)
 
@@ -213,21 +216,23 @@ def agent_loop(messages: list) -> bool:
                     compact_history(messages, automatic=True)
             # The model takes a step. Its calls are in the content, whatever the stop reason says.
             stop, content = ask_model(messages)
-            faults = tidy_calls(messages, content, stop)
+            calls = tidy_calls(messages, content)
             add(messages, "assistant", content)
             show_reply(messages, before - size)
-            calls = [block for block in content if block["type"] == "tool_use"]
+            if stop in INCOMPLETE:  # and so may be its calls: answered, not run
+                answer_calls(messages, {}, f"Error: not run, the reply was incomplete ({stop})")
+                calls = []
             if calls:
-                run_tools(messages, calls, faults)
+                run_tools(messages, calls)
             # A reply that was cut is gone on with; any other without calls ends the turn.
             cut_replies = cut_replies + 1 if stop in CUT_STOPS else 0
-            if not cut_replies and (stop == "refusal" or not calls):
+            if not cut_replies and not calls:
                 return stop != "refusal"
             make_askable(messages)
             if stop == "model_context_window_exceeded":
                 compact_history(messages)
             # Layer 3. The batch is answered, so the list is whole; the loop goes on after it.
-            compact_for_model(messages, [call for call in calls if call["id"] not in faults])
+            compact_for_model(messages, calls)
         tell(f"[{cut_replies} replies in a row were cut short: raise MAX_TOKENS, or ask for less]")
     except ModelError as error:
         tell(f"[{error}]")
@@ -244,7 +249,7 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
     """Layer 2 in place, for loop, tool and /compact; return "" or why nothing was compacted."""
     before = estimate_tokens(messages)
     if automatic:
-        freed = before - estimate_tokens([newest_request(messages), open_exchange(messages)])
+        freed = before - estimate_tokens(still_open(messages))
         if STATE.failures >= MAX_FAILURES:
             return tell("[automatic compaction rests after failures; /compact still tries]", True)
         if freed < MIN_SAVINGS * THRESHOLD:
@@ -261,7 +266,7 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
     tell(f"[compacted: {before:,} -> {after:,} tokens]")
     messages[:] = compacted
-    STATE.path, STATE.on_disk = None, []  # what stands in the list now begins a new file
+    STATE.path, STATE.seen = None, []  # what stands in the list now begins a new file
     archive(messages)
     STATE.failures = STATE.failures + 1 if after > THRESHOLD else 0
     STATE.frontier, STATE.rest_until, STATE.compacted_at = None, 0, len(messages)
@@ -271,60 +276,54 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
 def summarise(history: list, focus: str) -> str:
     """Ask for a summary of `history`; raise ModelError when the reply cannot be trusted."""
     tag = f"data-{secrets.token_hex(8)}"  # text from tools cannot close a tag it cannot guess
-    head = SUMMARY_PROMPT + (f"\nFocus: {cut_middle(focus, 1000)}" if focus else "")
+    named = isinstance(focus, str) and focus.strip()
+    head = SUMMARY_PROMPT + (f"\nFocus: {cut_middle(focus, 1000)}" if named else "")
     room = (SUMMARY_INPUT >> min(STATE.failures, 4)) - estimate_tokens(head) - 50
     prompt = f"{head}\n\n<{tag}>\n{flat_text(history, room)}\n</{tag}>"
     stop, content = ask(messages=[{"role": "user", "content": prompt}])
     summary = "".join(block["text"] for block in content if block["type"] == "text").strip()
-    if stop not in ("end_turn", "stop_sequence", None):
-        raise ModelError(f"the summary ended with {stop}")
-    if not summary:
-        raise ModelError("the summary is empty")
+    if not summary or stop not in ("end_turn", "stop_sequence", None):
+        raise ModelError(f"the summary is {'not whole' if summary else 'empty'}: {stop}")
     return summary
 
 
-def compressed_text(path: Path, summary: str, history: list, messages: list) -> str:
-    """The text that stands for `messages`: transcript, summary, calls, the user's request."""
+def compressed_text(path: Path, summary: str, history: list, status: str, request: str) -> str:
+    """The text that stands for what was: transcript, summary, calls, the user's request."""
     calls = [call_line(call) for m in history for call in blocks_of(m, "tool_use")]
     while len(calls) > TRAIL_CALLS or len("\n- ".join(calls)) > TRAIL_CHARS:
         calls.pop(0)
     text = f"{COMPRESSED} Transcript: {relpath(path, WORKDIR)}]\n\n{summary}"
     text += "\n- ".join(["\n\nCalls before this point, oldest first:", *calls]) if calls else ""
-    status, request = newest_request(messages)
     if status == "in progress":
         request = cut_middle(request, REQUEST_CHARS, f", whole in {relpath(path, WORKDIR)}") + GO_ON
-    elif status == "new" and open_exchange(messages):
-        status, request = "below", ""  # it stands beside the results
     text = text.replace("\n[", "\n [")  # no summary can imitate the label
-    return f"{text}\n\n[The user's request, {status}]\n{request}"
+    return f"{text}\n{REQUEST}{status}]\n{request}"
 
 
-def newest_request(messages: list) -> tuple:
-    """What the user asked for last: ("new" | "in progress" | "answered" | "unknown", text)."""
-    users = [message for message in messages if message["role"] == "user"]
+def still_open(messages: list) -> tuple:
+    """What no summary may replace: (status, the user's newest request, the unread exchange).
+
+    The status is "new", "in progress" or "answered"; "below" when the request is in the exchange.
+    """
+    last, users = messages[-1], [message for message in messages if message["role"] == "user"]
     texts = [(m, b["text"]) for m in users for b in blocks_of(m, "text") if b["text"] != CONTINUE]
-    if not texts:
-        return "unknown", ""
-    (message, text), last = texts[-1], messages[-1]
+    old = [i for i, (_, t) in enumerate(texts) if t.startswith(COMPRESSED) and REQUEST in t]
+    newer = texts[old[-1] + 1 :] if old else texts
+    message = newer[-1][0] if newer else texts[old[-1]][0] if old else None
     done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
     status = "new" if message is last else "answered" if done else "in progress"
-    carried = re.match(
-        rf"(?s){re.escape(COMPRESSED)}.*?\n\[The user's request, (.*?)\]\n(.*)", text
-    )
-    if not carried or len(texts) > 1:
-        return status, text
-    kept = message is last or carried[1] in ("answered", "unknown")
-    return carried[1] if kept else status, carried[2].removesuffix(GO_ON)
-
-
-def open_exchange(messages: list) -> list:
-    """The last calls and their results, when the model has not read these yet; else []."""
-    if len(messages) < 2 or not blocks_of(messages[-1], "tool_result"):
-        return []
-    exchange = [dict(message) for message in messages[-2:]]
-    if "claude" in MODEL:
-        strip_thinking(exchange)
-    return exchange
+    request = "\n\n".join(text for m, text in newer if m is message)
+    if old and not newer:  # nothing was asked since the last compaction: carried over
+        label, _, request = texts[old[-1]][1].partition(REQUEST)[2].partition("]\n")
+        status, request = label if message is last else status, request.removesuffix(GO_ON)
+    exchange = []
+    if len(messages) > 1 and blocks_of(last, "tool_result") and blocks_of(messages[-2], "tool_use"):
+        exchange = [dict(message) for message in messages[-2:]]
+        if "claude" in MODEL:
+            strip_thinking(exchange)
+        if status == "new":
+            status, request = "below", ""
+    return status, request, exchange
 
 
 def flat_text(history: list, room: int) -> str:
@@ -343,11 +342,12 @@ def flat_text(history: list, room: int) -> str:
         entries = [(k, indented(cut_middle(t, limit)) if k == "tool" else t) for k, t in whole]
         if sum(size(text) for _, text in entries) <= room:
             return "\n\n".join(text for _, text in entries)
-    # 2. The middle of the conversation. Who stays: the first message, the user, the newest.
-    lines, used = [None] * len(entries), 0
-    for index in sorted(range(len(lines)), key=lambda i: (i > 0, entries[i][0] != "user", -i)):
-        kind, text = entries[index][0], cut_middle(entries[index][1], room)
-        if used + size(text) <= (room * 3 // 4 if kind == "user" else room):
+    # 2. The middle of the conversation. Who stays: the first, the last, the user, the newest.
+    lines, used, end = [None] * len(entries), 0, len(entries) - 1
+    order = sorted(range(end + 1), key=lambda i: (0 < i < end, entries[i][0] != "user", -i))
+    for index in order:
+        text = cut_middle(entries[index][1], room)
+        if used + size(text) <= room:
             lines[index] = text
             used += size(text)
     lines = [line for i, line in enumerate(lines) if line or i == 0 or lines[i - 1]]
@@ -372,15 +372,16 @@ def flat_entries(history: list):
                 yield "tool", f"[{kind}]"
 
 
-COMPRESSED = "[Conversation compressed."
+COMPRESSED, REQUEST = "[Conversation compressed.", "\n[The user's request, "
 GO_ON = "\n[Go on from here. Do not repeat what is done; answer the user if nothing remains.]"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 CONTINUE, INTERRUPTED = "(continue)", "interrupted by the user"
 NO_REPLY = {"type": "text", "text": "(no reply)"}
+INCOMPLETE = ("max_tokens", "model_context_window_exceeded", "refusal")  # stop reasons
 CUT_STOPS = ("max_tokens", "model_context_window_exceeded", "pause_turn")
 TYPES = ("text", "tool_use", "thinking", "redacted_thinking")  # blocks of a reply that are kept
 FIELDS = """type text citations id name input thinking signature data
-tool_use_id content is_error source""".split()  # fields of a block that the API takes back
+tool_use_id content is_error source caller""".split()  # fields of a block that the API takes back
 ADVICE = {  # status, type and words of an error -> what the user can do
     r"^40[13]|auth": "check the key in .env",
     r"^404|not a message": "check MODEL_ID and ANTHROPIC_BASE_URL",
@@ -399,7 +400,7 @@ class State:
 
     def __init__(self, usage):
         self.path = None  # the transcript being written
-        self.on_disk = []  # the messages it holds
+        self.seen = []  # the messages of the list when it was last written to
         self.unsaved = []  # lines that the disk has refused so far
         self.frontier = None  # (message, block): a cache mark of the last request
         self.failures = 0  # compactions in a row that failed, or did not help
@@ -432,11 +433,8 @@ def received(response) -> tuple:
     for kind in ("input", "output", "cache_read_input", "cache_creation_input"):
         count = getattr(getattr(response, "usage", None), f"{kind}_tokens", 0)
         STATE.usage[kind] += count if isinstance(count, int) else 0
-    content = response.content or []  # an HTML page comes as str and has no content
-    if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
-    blocks = [block for block in map(plain_block, content) if block.get("type") in TYPES]
-    blocks = [block for block in blocks if block["type"] != "text" or block.get("text")]
+    blocks = map(plain_block, blocks_of({"content": response.content}))  # HTML comes as str
+    blocks = [b for b in blocks if b["type"] in TYPES and (b["type"] != "text" or b.get("text"))]
     return getattr(response, "stop_reason", None), plain(blocks)
 
 
@@ -446,7 +444,7 @@ def plain_block(block) -> dict:
         block = block.to_dict(mode="json")
     if not isinstance(block, dict):
         block = {name: getattr(block, name) for name in FIELDS if hasattr(block, name)}
-    return {name: block[name] for name in FIELDS if name in block}
+    return {name: block[name] for name in FIELDS if block.get(name) is not None}
 
 
 def plain(content):
@@ -455,21 +453,18 @@ def plain(content):
     return json.loads(text.encode("utf-8", "replace"))
 
 
-def tidy_calls(messages: list, content: list, stop: str) -> dict:
-    """Make the calls in `content` ones the API takes back; return {id: why it is not run}."""
-    faults, taken = {}, {b["id"] for message in messages for b in blocks_of(message, "tool_use")}
-    for call in (block for block in content if block["type"] == "tool_use"):
-        call["name"] = re.sub("[^a-zA-Z0-9_-]", "_", str(call.get("name")))[:64]
-        call["id"] = str(call.get("id") or "")
-        if call["id"] in taken or not re.fullmatch("[a-zA-Z0-9_-]+", call["id"]):
-            call["id"] = f"toolu_{secrets.token_hex(12)}"
-        taken.add(call["id"])
-        if not isinstance(call.get("input"), dict):
-            call["input"] = {}
-            faults[call["id"]] = "Error: the input of this call was not a JSON object"
-        if stop in ("max_tokens", "model_context_window_exceeded", "refusal"):
-            faults[call["id"]] = f"Error: not run, the reply was incomplete ({stop})"
-    return faults
+def tidy_calls(messages: list, content: list) -> list:
+    """Make the calls in `content` ones the API takes back; return them with the input they had."""
+    calls, taken = [], {b["id"] for message in messages for b in blocks_of(message, "tool_use")}
+    for block in (block for block in content if block["type"] == "tool_use"):
+        block["name"] = re.sub("[^a-zA-Z0-9_-]", "_", str(block.get("name") or "_"))[:64]
+        block["id"] = str(block.get("id") or "")
+        if block["id"] in taken or not re.fullmatch("[a-zA-Z0-9_-]+", block["id"]):
+            block["id"] = f"toolu_{secrets.token_hex(12)}"
+        taken.add(block["id"])
+        calls.append({"input": None, **block})
+        block["input"] = block["input"] if isinstance(block.get("input"), dict) else {}
+    return calls
 
 
 def blocks_of(message: dict, kind: str = "") -> list:
@@ -482,14 +477,12 @@ def blocks_of(message: dict, kind: str = "") -> list:
 
 def text_of(result: dict) -> str:
     """The text of a tool_result; other parts are named: "[image]"."""
-    content = result.get("content") or ""
-    parts = [{"text": content}] if isinstance(content, str) else content
-    return "\n".join(part["text"] if "text" in part else f"[{part['type']}]" for part in parts)
+    return "\n".join(part.get("text", f"[{part.get('type')}]") for part in blocks_of(result))
 
 
 def call_line(call: dict) -> str:
     """A call in one short line: its name and its main argument."""
-    given = call.get("input") or {}
+    given = call["input"] if isinstance(call.get("input"), dict) else {}
     main = given.get("path") or given.get("command") or next(iter(given.values()), "")
     return f"{call['name']} {main}".strip().replace("\n", " ")[:120]
 
@@ -512,31 +505,35 @@ def strip_thinking(messages: list) -> None:
 
 
 def add(messages: list, role: str, content) -> None:
-    """Let one message join `messages`: archived whole, then capped, then joined.
-
-    Blank text never joins; a reply without anything to say becomes "(no reply)".
-    """
-    content = plain(content)
-    if not isinstance(content, str):
-        content = [b for b in content if b["type"] != "text" or (b.get("text") or "").strip()]
-        if role == "assistant" and all("thinking" in block["type"] for block in content):
-            content.append(NO_REPLY)
-    if content and str(content).strip():
-        message = {"role": role, "content": content}
+    """Let one message join `messages`: archived whole, then capped, then joined."""
+    message = {"role": role, "content": fitting(messages, role, plain(content))}
+    if message["content"]:
         path = archive([*messages, message])
-        cap(message, f", whole in {relpath(path, WORKDIR)}" if path else "")
+        cap(message, path)
         join(messages, message)
+        STATE.seen = list(messages)
 
 
-def cap(message: dict, note: str) -> None:
+def fitting(messages: list, role: str, content):
+    """`content` without blank text and results that answer no open call; "(no reply)" for none."""
+    if isinstance(content, str) and content.strip():
+        return content
+    calls, blocks = open_calls(messages), blocks_of({"content": content})
+    blocks = [b for b in blocks if b["type"] != "text" or (b.get("text") or "").strip()]
+    blocks = [b for b in blocks if b["type"] != "tool_result" or b["tool_use_id"] in calls]
+    if role == "assistant" and all("thinking" in block["type"] for block in blocks):
+        blocks.append(NO_REPLY)
+    return blocks
+
+
+def cap(message: dict, path: Path | None) -> None:
     """Cut texts over MAX_RESULT_CHARS in place; together they hold at most twice as much."""
-    whole = message["content"]
-    if str(whole).startswith(COMPRESSED):
-        return  # a summary, from a transcript
-    blocks = [message] if isinstance(whole, str) else list(whole)
+    note = f", whole in {relpath(path, WORKDIR)}" if path else ""
+    blocks = [message] if isinstance(message["content"], str) else message["content"]
     lists = [block["content"] for block in blocks if isinstance(block.get("content"), list)]
-    blocks += [part for parts in lists for part in parts]
+    blocks = blocks + [part for parts in lists for part in parts]
     texts = [(b, k) for b in blocks for k in ("text", "content") if isinstance(b.get(k), str)]
+    texts = [(block, key) for block, key in texts if not block[key].startswith(COMPRESSED)]
     limit = MAX_RESULT_CHARS
     while sum(min(limit, len(block[key])) for block, key in texts) > 2 * MAX_RESULT_CHARS:
         limit -= limit // 10 + 1
@@ -548,11 +545,18 @@ def join(messages: list, message: dict) -> None:
     """Append `message`, or its blocks to a last message of the same role; results come first."""
     if not messages or messages[-1]["role"] != message["role"]:
         messages.append(message)
-        return
-    blocks = blocks_of(messages[-1])
-    answered = {block.get("tool_use_id") for block in blocks} - {None}
-    blocks += [b for b in blocks_of(message) if b.get("tool_use_id") not in answered]
-    messages[-1]["content"] = sorted(blocks, key=lambda block: block["type"] != "tool_result")
+    else:
+        messages[-1]["content"] = blocks_of(messages[-1]) + blocks_of(message)
+    if not isinstance(messages[-1]["content"], str):
+        messages[-1]["content"].sort(key=lambda block: block.get("type") != "tool_result")
+
+
+def joined(messages: list) -> int:
+    """How many messages of the list are in the transcript; 0 for another conversation."""
+    gone = STATE.path and not (STATE.path.parent == TRANSCRIPT_DIR and STATE.path.exists())
+    if gone or len(messages) < len(STATE.seen) or any(map(is_not, messages, STATE.seen)):
+        STATE.__init__(STATE.usage)
+    return len(STATE.seen)
 
 
 def archive(messages: list) -> Path | None:
@@ -563,15 +567,10 @@ def archive(messages: list) -> Path | None:
     if not messages:
         tell("[no messages, no transcript]")
         return None
-    if STATE.on_disk and messages[0] is not STATE.on_disk[0]:  # another conversation
-        STATE.__init__(STATE.usage)
-    there = Counter(map(id, STATE.on_disk))
-    for message in messages:
-        there[id(message)] -= 1  # a message may stand in a list twice
-        if there[id(message)] < 0:
-            line = {"role": message["role"], "content": plain(message.get("content"))}
-            STATE.unsaved.append(json.dumps(line, ensure_ascii=False) + "\n")
-            STATE.on_disk.append(message)
+    for message in messages[joined(messages) :]:
+        line = {"role": message["role"], "content": plain(message.get("content"))}
+        STATE.unsaved.append(json.dumps(line, ensure_ascii=False) + "\n")
+    STATE.seen = list(messages)
     try:
         if STATE.unsaved:
             append("".join(STATE.unsaved).encode())
@@ -624,14 +623,14 @@ def resume(path: str) -> list:
     """Bring a transcript, by default the newest, back as a conversation with its own file."""
     files = sorted(TRANSCRIPT_DIR.glob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
     whole = (file for file in files[::-1] if b"\n" in file.read_bytes())
-    path, messages = path or next(whole, "no transcript"), []
-    for message in load(path):
-        if not blocks_of(message, "tool_result"):
-            answer_calls(messages, {}, "interrupted")
-        add(messages, message["role"], message["content"])
+    path = path or next(whole, "no transcript")
+    messages = load(path)
+    admit(messages)
     if not messages:
         raise ValueError(f"{path} holds no message")
     answer_calls(messages, {}, "interrupted")
+    for message in messages:
+        cap(message, archive(messages))
     if "claude" in MODEL:
         strip_thinking(messages)
     STATE.rest_until = estimate_tokens(messages) + MIN_SAVINGS * THRESHOLD
@@ -639,21 +638,40 @@ def resume(path: str) -> list:
     return messages
 
 
-def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
-    """Answer, in one user message, the calls at the end of the list that have no result yet."""
+def admit(messages: list) -> None:
+    """Mend what came into the list past `add`, by hand or from a file, so that the API takes it."""
+    known = joined(messages)
+    strangers, messages[known:] = messages[known:], []
+    for message in strangers:
+        if message["role"] == "assistant" and not messages:
+            add(messages, "user", CONTINUE)
+        if not blocks_of(message, "tool_result"):
+            answer_calls(messages, {}, "interrupted")
+        message["content"] = fitting(messages, message["role"], message.get("content"))
+        if message["content"]:
+            join(messages, message)
+
+
+def open_calls(messages: list) -> list:
+    """The ids of the calls at the end of the list that have no result yet."""
     blocks = [block for message in messages[-2:] for block in blocks_of(message)]
-    answered, results = {block.get("tool_use_id") for block in blocks}, []
-    for block in blocks:
-        if block["type"] == "tool_use" and block["id"] not in answered:
-            text = outputs.get(block["id"], otherwise)
-            results.append({"type": "tool_result", "tool_use_id": block["id"], "content": text})
-            results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
-    if results:
-        add(messages, "user", results)
+    answered = {block.get("tool_use_id") for block in blocks}
+    return [b["id"] for b in blocks if b["type"] == "tool_use" and b["id"] not in answered]
+
+
+def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
+    """Answer the open calls in one user message, with `outputs` by id, or with `otherwise`."""
+    results = []
+    for call in open_calls(messages):
+        text = outputs.get(call, otherwise)
+        results.append({"type": "tool_result", "tool_use_id": call, "content": text})
+        results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
+    add(messages, "user", results)
 
 
 def make_askable(messages: list) -> None:
-    """See to it that the list ends with a user message, and no call is open."""
+    """See to it that all came through `add`, no call is open, and a user message is last."""
+    admit(messages)
     answer_calls(messages, {})
     if not messages or messages[-1]["role"] == "assistant":
         add(messages, "user", CONTINUE)
@@ -715,32 +733,35 @@ def tool(name: str):
     """Decorator: make a function a tool; the model is told its docstring and its parameters."""
 
     def register(function):
-        fields, required = {}, []
-        for field, parameter in signature(function).parameters.items():
-            whole = parameter.annotation in (int, int | None)
-            fields[field] = {"type": "integer" if whole else "string"}
-            required += [field] if parameter.default is Parameter.empty else []
+        given = signature(function).parameters.values()
+        kinds = {
+            p.name: "integer" if p.annotation in (int, int | None) else "string" for p in given
+        }
+        fields = {name: {"type": kind} for name, kind in kinds.items()}
+        required = [p.name for p in given if p.default is p.empty]
         schema = {"type": "object", "properties": fields, "required": required}
         TOOLS.append({"name": name, "description": function.__doc__, "input_schema": schema})
-        TOOL_HANDLERS[name] = partial(attempt, function)
+        TOOL_HANDLERS[name] = wraps(function)(partial(attempt, function))
         return TOOL_HANDLERS[name]
 
     return register
 
 
-def attempt(function, *args, **given) -> str:
+def attempt(function, /, *args, **given) -> str:
     """Call `function`; what it raises becomes a text that starts with "Error:"."""
     try:
         return str(function(*args, **given))
     except Exception as error:
-        return f"Error: {error}" if isinstance(error, ValueError) else f"Error: {error!r}"
+        return f"Error: {error if isinstance(error, (ValueError, OSError)) else repr(error)}"
 
 
-def run_tool(name: str, given: dict) -> str:
-    """Run one tool; return its result, never blank."""
+def run_tool(name: str, given) -> str:
+    """Run one tool with the input that the model gave; return its result, never blank."""
     tell(f"> {call_line({'name': name, 'input': given})}")
     if name not in TOOL_HANDLERS:
         return f"Error: unknown tool {name}; there are {', '.join(TOOL_HANDLERS)}"
+    if not isinstance(given, dict):
+        return "Error: the input of this call was not a JSON object"
     output = attempt(TOOL_HANDLERS[name], **given)
     return output if output.strip() else "(no output)"
 
@@ -775,7 +796,7 @@ def open_file(path: str, mode: str):
 @tool("bash")
 def run_bash(command: str) -> str:
     """Run a shell command and return its output. There is no standard input."""
-    if re.search(r"(^|[;&|]\s*)(sudo|shutdown|reboot|mkfs\S*)\b|\brm -rf /(\s|\*|$)", command):
+    if re.search(r"(^|[;&|])\s*(sudo|shutdown|reboot|mkfs\S*)\b|\brm -rf /(\s|\*|$)", command):
         return "Error: this command is on the deny list"
     env = {k: v for k, v in os.environ.items() if not re.search("API_KEY|AUTH_TOKEN", k)}
     bash = shutil.which("bash") if os.name == "posix" else None
@@ -806,8 +827,10 @@ def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
     """Read a text file, or `limit` lines of it after the first `offset` lines."""
     with open_file(path, "rb") as file:
         lines = islice(file, offset, None if limit is None else offset + limit)
-        data = b"".join(lines) if limit is not None or offset else file.read(TOOL_BYTES)
-    return data[:TOOL_BYTES].decode("utf-8", "replace") or "(empty)"
+        data = b"".join(lines) if limit is not None or offset else file.read(TOOL_BYTES + 1)
+    if len(data) > TOOL_BYTES:
+        raise ValueError(f"{path} is too long: read a part of it, with offset and limit")
+    return data.decode("utf-8", "replace") or "(empty)"
 
 
 @tool("write_file")
@@ -825,8 +848,9 @@ def run_edit(path: str, old_text: str, new_text: str) -> str:
     """Replace `old_text`, which must stand exactly once in the file, by `new_text`."""
     with open_file(path, "r+b") as file:
         text = file.read().decode("utf-8", "surrogateescape")
-        if "\r\n" in text and "\r\n" not in old_text:
-            old_text, new_text = (t.replace("\n", "\r\n") for t in (old_text, new_text))
+        if "\r\n" in text:  # line endings are kept, however the model writes them
+            new_text = re.sub("\r?\n", "\r\n", new_text)
+            old_text = old_text if old_text in text else re.sub("\r?\n", "\r\n", old_text)
         count = text.count(old_text) if old_text else 0
         if count != 1:
             raise ValueError(f"old_text occurs {count} times in {path}; it must be there once")
@@ -888,8 +912,9 @@ def bad_knob() -> str:
     one = "SUMMARY_INPUT MAX_RESULT_CHARS MAX_TOKENS MAX_FAILURES REQUEST_CHARS".split()
     for name in [*zero, *one, "BASH_SECONDS", "TOOL_BYTES"]:
         value, low = globals()[name], int(name not in zero)
-        if type(value) not in (int, float if name == "MIN_SAVINGS" else int) or value < low:
-            return f"{name} = {value!r} makes no sense: it is a number, {low} or more"
+        share = name == "MIN_SAVINGS" and type(value) is float
+        if not (share or type(value) is int) or not value >= low:
+            return f"{name} = {value!r} makes no sense: it is a whole number, {low} or more"
     fits = isinstance(PRESERVE_RESULT_TOOLS, (set, frozenset, list, tuple))
     return "" if fits else f"PRESERVE_RESULT_TOOLS = {PRESERVE_RESULT_TOOLS!r}: no set of names"
 
@@ -897,9 +922,12 @@ def bad_knob() -> str:
 def read_env() -> None:
     """Take the nearest .env; a line with a value wins over the environment."""
     global MODEL
-    from dotenv import dotenv_values, find_dotenv
+    try:
+        from dotenv import dotenv_values, find_dotenv
 
-    lines = {k: v for k, v in dotenv_values(find_dotenv(usecwd=True)).items() if v}
+        lines = {k: v for k, v in dotenv_values(find_dotenv(usecwd=True)).items() if v}
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"cannot read .env: {error}")
     if "ANTHROPIC_AUTH_TOKEN" in lines and "ANTHROPIC_API_KEY" not in lines:
         os.environ.pop("ANTHROPIC_API_KEY", None)  # the SDK would prefer it
     os.environ.update(lines)
@@ -945,10 +973,8 @@ def chat(messages: list) -> int:
 
 def parse_arguments(argv: list | None) -> argparse.Namespace:
     """The command line, checked; ends the program with one line when it makes no sense."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], epilog=HELP, formatter_class=layout
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=HELP)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="run this, then exit")
     parser.add_argument("--offline", action="store_true", help="talk to the practice model")
     parser.add_argument("--demo", action="store_true", help="watch the three layers; no key needed")

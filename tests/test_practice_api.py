@@ -175,6 +175,10 @@ ACCEPTED = {
     "result without content": body(*PAIR[:2], user([{"type": "tool_result", "tool_use_id": "t1"}])),
     "a tool of no type": body(tools=[TOOLS[0] | {"type": None}]),
     "four marks": body(marked(4)),
+    "redacted thinking": body(
+        user("a"), assistant([{"type": "redacted_thinking", "data": "x"}, text("b")]), user("c")
+    ),
+    "prefill where it is still taken": body(user("a"), assistant("b"), model="claude-haiku-4-5"),
     "automatic mark on a marked block": body(marked(4), cache_control={"type": "ephemeral"}),
 }
 

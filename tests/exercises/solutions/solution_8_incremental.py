@@ -18,6 +18,6 @@ def summarise(history, focus):
         return summarise_all(history, focus)
     old = text.partition("\n\n")[2]
     old = re.split(r"\n\nCalls before this point|\n\n\[The user's request", old)[0]
-    request = newest_request(history[:1])[1]
+    request = still_open(history[:1])[1]
     begin = {"role": "user", "content": [{"type": "text", "text": request or CONTINUE}, *rest]}
     return f"{old}\n\n{summarise_all([begin, *history[1:]], focus)}"
