@@ -1,8 +1,18 @@
 """Every test gets the agent in a folder of its own, without keys, proxies or a network."""
 
+import ssl
+
 import pytest
 import s06_context_compact as s06
 from fakes import SHIPPED, ScriptedClient
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_certificates():
+    """Nothing here speaks TLS, and to load them for each client takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
+        yield
 
 
 @pytest.fixture

@@ -338,17 +338,17 @@ def talk(times, question, answer):
 
 
 HUGE = {
-    "one result": long_session(1, 2_000_000),
-    "many results": long_session(400, 5_000),
-    "tiny results": long_session(2_000, 500),
-    "many answers": [user("FIRST-1"), *talk(400, "ok", big(5_000)), assistant("LAST-7731")],
-    "an input": [user("FIRST-1"), assistant(call("t1", "write_file", content=big(2_000_000))),
+    "one result": long_session(1, 500_000),
+    "many results": long_session(150, 5_000),
+    "tiny results": long_session(700, 500),
+    "many answers": [user("FIRST-1"), *talk(100, "ok", big(5_000)), assistant("LAST-7731")],
+    "an input": [user("FIRST-1"), assistant(call("t1", "write_file", content=big(500_000))),
                  user(result("t1", "ok")), assistant("LAST-7731")],
-    "a request": [user("FIRST-1 " + "x" * 2_000_000), assistant("LAST-7731")],
-    "requests": [user("FIRST-1"), *talk(100, big(20_000), "ok"), assistant("LAST-7731")],
-    "Chinese": [user("FIRST-1"), assistant("\u6c49" * 2_000_000), assistant("LAST-7731")],
-    "quotes": [user("FIRST-1"), assistant("'\"\\\n\x00" * 400_000), assistant("LAST-7731")],
-    "the newest": [user("FIRST-1"), assistant("x" * 2_000_000 + " LAST-7731")],
+    "a request": [user("FIRST-1 " + "x" * 500_000), assistant("LAST-7731")],
+    "requests": [user("FIRST-1"), *talk(25, big(20_000), "ok"), assistant("LAST-7731")],
+    "Chinese": [user("FIRST-1"), assistant("\u6c49" * 200_000), assistant("LAST-7731")],
+    "quotes": [user("FIRST-1"), assistant("'\"\\\n\x00" * 50_000), assistant("LAST-7731")],
+    "the newest": [user("FIRST-1"), assistant("x" * 500_000 + " LAST-7731")],
 }  # fmt: skip
 
 
@@ -365,7 +365,7 @@ def test_it_is_bounded_and_shows_the_first_and_the_newest(
 
 
 def test_room_that_there_is_gets_used(agent, prompt):
-    shown = prompt(long_session(400, 5_000))
+    shown = prompt(long_session(150, 5_000))
     assert agent.estimate_tokens([user(shown)]) > agent.SUMMARY_INPUT // 2
 
 

@@ -82,7 +82,7 @@ def clients(server):
     options = {"api_key": "test", "base_url": server.url, "max_retries": 0}
     http = anthropic.DefaultHttpxClient(trust_env=False)
     patient = anthropic.Anthropic(http_client=http, **options)
-    hasty = patient.with_options(timeout=0.3)
+    hasty = patient.with_options(timeout=0.2)
     return lambda fault: hasty if fault == "timeout" else patient
 
 
@@ -160,19 +160,13 @@ names = pytest.mark.parametrize("place", PLACES)
 def test_an_error_is_one_line_and_the_next_prompt_works(agent, api, strike, place, fault):
     messages = PLACES[place](agent, api)
     before = [*messages]
-    answer, lines = strike(fault, messages)
+    answer, (line,) = strike(fault, messages)
     assert answer is False and messages == before
-    assert len(lines) == 1 and ERRORS[fault] in lines[0] and "Traceback" not in lines[0]
+    assert ERRORS[fault] in line and len(line) < 300
+    assert not any(words in line for words in ("object has no", "char 0", "Traceback", "Error("))
     assert len(api.requests) == 1
     goes_on(agent, api, messages)
     assert len(api.requests) == 2
-
-
-@pytest.mark.parametrize("fault", ["timeout", "cut", "cut body", "html", "no body", 401, 500])
-def test_the_line_is_for_a_user_not_for_a_programmer(agent, api, strike, fault):
-    _, (line,) = strike(fault, joined(agent, user("ALPHA-1")))
-    assert len(line) < 300
-    assert not any(words in line for words in ("object has no", "char 0", "Traceback", "Error("))
 
 
 @names
@@ -264,17 +258,6 @@ def in_summary(fault):
     return lambda body: waiting.pop() if waiting and "tools" not in body else None
 
 
-class Switch:
-    """One client for the steps, another for the summaries."""
-
-    def __init__(self, steps, summaries):
-        self.steps, self.summaries, self.messages = steps, summaries, self
-
-    def create(self, **request):
-        client = self.steps if "tools" in request else self.summaries
-        return client.messages.create(**request)
-
-
 def compact(agent):
     return lambda messages: agent.compact_history(messages)
 
@@ -290,12 +273,11 @@ def test_without_a_summary_the_history_stays_and_one_line_says_why(agent, api, s
     goes_on(agent, api, messages)
 
 
-@pytest.mark.parametrize("fault", [*ERRORS, *TOO_LONG, *NO_SUMMARY], ids=str)
+@pytest.mark.parametrize("fault", [529, "cut", TOO_LONG[1], THINKING, "html", "cut reply", "empty"])
 def test_when_that_happens_in_the_loop_the_step_is_taken_all_the_same(
-    agent, api, monkeypatch, clients, fault
+    agent, api, monkeypatch, fault
 ):
     monkeypatch.setattr(agent, "THRESHOLD", 500)
-    monkeypatch.setattr(agent, "client", Switch(clients(None), clients(fault)))
     messages = past(agent)
     api.faults.append(in_summary(fault))
     assert agent.agent_loop(messages)
