@@ -115,13 +115,13 @@ def write_transcript(folder, name, data, age):
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
-@pytest.mark.parametrize("newest", [b"", b'{"role": "us'])
-def test_resume_passes_by_a_transcript_without_a_message(practice, tmp_path, newest):
-    """A kill during the first line of a new file, after /compact or /clear."""
+def test_resume_passes_by_transcripts_without_a_message(practice, tmp_path):
+    """A kill before or during the first line of a new file, after /compact or /clear."""
     api = practice()
     whole = [user("The word is ZEBRA."), assistant("ok")]
     write_transcript(tmp_path, "a.jsonl", "".join(f"{json.dumps(m)}\n" for m in whole).encode(), 9)
-    write_transcript(tmp_path, "b.jsonl", newest, 0)
+    write_transcript(tmp_path, "b.jsonl", b'{"role": "us', 1)
+    write_transcript(tmp_path, "c.jsonl", b"", 0)
     assert run(tmp_path, "--resume", "Which word?", api=api).returncode == 0
     assert "ZEBRA" in str(api.requests[0]["body"]["messages"])
 

@@ -11,7 +11,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("starts children in a POSIX way", allow_module_level=True)
 
-from fakes import SHIPPED, call, lines_of, text
+from fakes import SHIPPED, call, lines_of, results, text
 from practice_api import PracticeAPI, as_blocks
 from terminal import Terminal, run
 
@@ -38,75 +38,48 @@ def last_texts(api, record=-1):
 # --- the C locale ----------------------------------------------------------------------------
 
 
-def test_a_chinese_prompt_in_a_pipe_arrives_and_is_archived_as_utf_8(api, tmp_path):
+def test_a_chinese_conversation_is_archived_as_utf_8_and_resumed(api, tmp_path):
     api.replies.append(([text(f"{CHINESE}!")], "end_turn"))
     child = run(tmp_path, api=api, typed=f"{CHINESE}?\n", **C_LOCALE)
     assert (child.returncode, child.stderr) == (0, b"")
     assert last_texts(api) == [f"{CHINESE}?"] and f"{CHINESE}!".encode() in child.stdout
     [path] = (tmp_path / ".transcripts").glob("*.jsonl")
     assert f'"{CHINESE}?"'.encode() in path.read_bytes()
-
-
-def test_a_chinese_file_is_read_written_and_edited(api, tmp_path):
-    (tmp_path / "old").write_bytes(f"{CHINESE}\r\n".encode())
-    plan(api, call("t1", "read_file", path="old"))
-    plan(api, call("t2", "write_file", path="new", content=f"{CHINESE} = 1\n"))
-    plan(api, call("t3", "edit_file", path="new", old_text=f"{CHINESE} = 1", new_text="\u597d"))
-    run(tmp_path, "go", api=api, **C_LOCALE)
-    assert last_texts(api, 1) == [f"{CHINESE}\r\n"]
-    assert (tmp_path / "new").read_bytes() == "\u597d\n".encode()
-
-
-def test_chinese_output_of_a_command_arrives(api, tmp_path):
-    (tmp_path / "old").write_bytes(CHINESE.encode())
-    plan(api, call("t1", "bash", command="cat old; cat old >&2"))
-    run(tmp_path, "go", api=api, **C_LOCALE)
-    assert last_texts(api) == [CHINESE * 2]
-
-
-def test_a_chinese_command_is_run(api, tmp_path):
-    plan(api, call("t1", "bash", command=f"echo {CHINESE}"))
-    run(tmp_path, "go", api=api, **C_LOCALE)
-    assert last_texts(api) == [f"{CHINESE}\n"]
-
-
-def test_a_chinese_file_name_is_written_and_read(api, tmp_path):
-    plan(api, call("t1", "write_file", path=f"{CHINESE}.txt", content="hello"))
-    plan(api, call("t2", "read_file", path=f"{CHINESE}.txt"))
-    run(tmp_path, "go", api=api, **C_LOCALE)
-    assert last_texts(api) == ["hello"]
-    assert f"{CHINESE}.txt".encode() in os.listdir(os.fsencode(tmp_path))
-
-
-def test_a_chinese_prompt_on_the_command_line_arrives(api, tmp_path):
-    run(tmp_path, CHINESE.encode(), api=api, **C_LOCALE)
-    assert last_texts(api) == [CHINESE]
-
-
-@pytest.mark.parametrize("flag", ["--resume", "--resume={}"])
-def test_a_chinese_conversation_is_resumed(api, tmp_path, flag):
-    run(tmp_path, api=api, typed=f"{CHINESE}?\n", **C_LOCALE)
-    [path] = (tmp_path / ".transcripts").glob("*.jsonl")
-    run(tmp_path, flag.format(path), "next", api=api, **C_LOCALE)
+    run(tmp_path, "--resume", "next", api=api, **C_LOCALE)
     assert api.requests[-1]["body"]["messages"][0]["content"] == f"{CHINESE}?"
 
 
-@pytest.mark.parametrize("name", [CHINESE.encode(), b"a\xffb"])
-def test_in_a_folder_with_an_odd_name_the_program_works(api, tmp_path, name):
+FILE = f"{CHINESE}.txt"
+STEPS = [  # call -> its result
+    (call("t1", "read_file", path="old"), f"{CHINESE}\r\n"),
+    (call("t2", "bash", command="cat old; cat old >&2"), f"{CHINESE}\r\n" * 2),
+    (call("t3", "bash", command=f"echo {CHINESE}"), f"{CHINESE}\n"),
+    (call("t4", "write_file", path=FILE, content=f"{CHINESE} = 1\n"), f"Wrote 11 bytes to {FILE}"),
+    (call("t5", "edit_file", path=FILE, old_text=f"{CHINESE} = 1", new_text="\u597d"),
+     f"Edited {FILE}"),
+    (call("t6", "read_file", path=FILE), "\u597d\n"),
+]  # fmt: skip
+
+
+def test_chinese_passes_through_the_command_line_and_every_tool(api, tmp_path):
+    (tmp_path / "old").write_bytes(f"{CHINESE}\r\n".encode())
+    plan(api, *[step for step, _ in STEPS])
+    run(tmp_path, CHINESE.encode(), api=api, **C_LOCALE)
+    assert last_texts(api, 0) == [CHINESE]
+    assert results(api.requests[-1]["body"]["messages"]) == [shown for _, shown in STEPS]
+    assert (tmp_path / FILE).read_bytes() == "\u597d\n".encode()
+    assert FILE.encode() in os.listdir(os.fsencode(tmp_path))
+
+
+@pytest.mark.parametrize("name, locale", [(CHINESE.encode(), C_LOCALE), (b"a\xffb", {})])
+def test_in_a_folder_with_an_odd_name_the_program_works(api, tmp_path, name, locale):
     """The second is no UTF-8: a disk from another system, an unpacked archive."""
     folder = os.path.join(os.fsencode(tmp_path), name)
     os.mkdir(folder)
     plan(api, call("t1", "write_file", path="f.txt", content="hello"))
-    child = run(folder, "go", api=api, **C_LOCALE)
+    child = run(folder, "go", api=api, **locale)
     assert (child.returncode, child.stderr) == (0, b"")
     assert b"f.txt" in os.listdir(folder)
-
-
-def test_in_a_folder_whose_name_is_no_utf_8_the_program_works(api, tmp_path):
-    """In any locale: a disk from another system, an unpacked archive."""
-    folder = os.path.join(os.fsencode(tmp_path), b"a\xffb")
-    os.mkdir(folder)
-    assert run(folder, "go", api=api).returncode == 0
 
 
 def test_a_chinese_env_file_is_read(api, tmp_path):
@@ -115,7 +88,7 @@ def test_a_chinese_env_file_is_read(api, tmp_path):
     assert run(tmp_path, "go", **C_LOCALE).returncode == 0
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--offline"], ["--offline", "What can you do?"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--offline", "What can you do?"]])
 def test_help_and_the_practice_model_run(tmp_path, argv):
     child = run(tmp_path, *argv, **C_LOCALE)
     assert (child.returncode, child.stderr) == (0, b"")

@@ -201,11 +201,11 @@ def test_a_key_of_the_env_file_does_not_reach_a_child(agent, tmp_path, monkeypat
 ECHO = "your key is " + SECRET
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
-def test_a_key_is_in_no_error_line_and_in_no_transcript(tmp_path, status):
-    with PracticeAPI(faults=[(status, ECHO)], retry=False) as api:
-        child = run(tmp_path, "hi", api=api, ANTHROPIC_API_KEY=SECRET)
-    assert child.returncode == 1 and b"***" in child.stdout
+def test_a_key_is_in_no_error_line_and_in_no_transcript(tmp_path):
+    faults = [(status, ECHO) for status in (400, 401, 403, 429, 500)]
+    with PracticeAPI(faults=faults, retry=False) as api:
+        child = run(tmp_path, typed="hi\n" * 5, api=api, ANTHROPIC_API_KEY=SECRET)
+    assert child.stdout.count(b"your key is ***") == 5
     written = b"".join(path.read_bytes() for path in tmp_path.glob(".transcripts/*"))
     assert SECRET.encode() not in child.stdout + child.stderr + written
 

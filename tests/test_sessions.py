@@ -54,7 +54,7 @@ def on_disk(agent):
 
 
 def test_two_hundred_files_are_read_one_by_one_in_one_session(agent, practice, tmp_path):
-    """The lesson as a whole: 200 files are six times what the context holds."""
+    """The lesson as a whole: 200 files are five times what the context holds."""
     api = practice()
     files(tmp_path / "lib", 200, lines=240)
     ask(agent, [], "Read every Python file in the lib/ directory one by one")
