@@ -88,33 +88,24 @@ def test_ctrl_d_leaves_with_a_newline_and_status_0(sit_down):
     assert person.shown.endswith(b"\n")
 
 
-def test_blank_lines_ask_nothing(sit_down, api):
+TYPED = [  # keys -> the prompt
+    (f"\u6c49\u5b57x{BACKSPACE}{BACKSPACE}\u7801\n", "\u6c49\u7801"),  # edited by characters
+    (b"a\xffb\n", "a\ufffdb"),
+    (PASTE.format("def f():\n\treturn 1\n\n\nf()\n") + "\n", "def f():\n\treturn 1\n\n\nf()"),
+]
+
+
+def test_what_is_typed_or_pasted_is_one_prompt_and_blank_lines_are_none(sit_down, api):
     person = sit_down()
-    say(person, "")
-    say(person, " \t ")
-    say(person, "hi")
-    assert heard(api) == [["hi"]]
-
-
-def test_a_chinese_line_is_edited_by_whole_characters(sit_down, api):
-    say(sit_down(), f"\u6c49\u5b57x{BACKSPACE}{BACKSPACE}\u7801")
-    assert heard(api) == [["\u6c49\u7801"]]
+    for keys in ("\n", *[keys for keys, _ in TYPED], " \t \n"):
+        say(person, keys if isinstance(keys, bytes) else keys.encode())
+    assert heard(api) == [[prompt] for _, prompt in TYPED]
 
 
 def test_in_the_c_locale_a_chinese_line_arrives(sit_down, api):
     """What it needs of readline: set convert-meta off."""
     say(sit_down(LC_ALL="C", PYTHONUTF8="0"), "\u6c49\u5b57")
     assert heard(api) == [["\u6c49\u5b57"]]
-
-
-def test_an_invalid_byte_is_replaced(sit_down, api):
-    say(sit_down(), b"a\xffb\n")
-    assert heard(api) == [["a\ufffdb"]]
-
-
-def test_a_pasted_text_of_many_lines_is_one_prompt(sit_down, api):
-    say(sit_down(), PASTE.format("def f():\n\treturn 1\n\n\nf()\n"))
-    assert heard(api) == [["def f():\n\treturn 1\n\n\nf()"]]
 
 
 def test_a_pasted_command_of_the_shell_is_not_run_as_a_command_of_ours(sit_down, api):
@@ -126,12 +117,12 @@ LONG = "".join(f"{n:07}\n" for n in range(125_000))  # 1 MB
 
 
 def test_a_long_paste_is_on_disk_whole_and_capped_in_the_context(sit_down, api, tmp_path):
-    """A fifth of a megabyte: readline takes a read(2) for every byte, several seconds for all."""
-    words = LONG[:200_000]
+    """Not the whole megabyte: readline takes a read(2) for every byte."""
+    words = LONG[:60_000]
     say(sit_down(), PASTE.format(words))
     [path] = (tmp_path / ".transcripts").glob("*.jsonl")
     assert lines_of(path)[0]["content"] == words.strip()
-    assert len(heard(api)[0][0]) == 50_000
+    assert 49_999 <= len(heard(api)[0][0]) <= 50_000
 
 
 def test_a_line_of_a_megabyte_in_a_pipe_is_one_prompt(api, tmp_path):
@@ -180,17 +171,16 @@ def test_compact_asks_for_a_summary_with_its_focus(sit_down, api):
 # --- Ctrl-C ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", [CTRL_C, CTRL_C * 2])
-def test_ctrl_c_at_the_prompt_clears_the_line(sit_down, api, keys):
+def test_ctrl_c_at_the_prompt_clears_the_line(sit_down, api):
     person = sit_down()
-    person.type("half")
-    person.wait("half")
-    person.type(keys)
-    while not person.sees(PROMPT, 0.3):
-        person.type(CTRL_C)  # Python does not hear it between two keys, so a person tries again
-    person.type("whole\n")
-    person.wait("done")
-    assert heard(api) == [["whole"]]
+    for keys in (CTRL_C, CTRL_C * 2):
+        person.type("half")
+        person.wait("half")
+        person.type(keys)
+        while not person.sees(PROMPT, 0.3):
+            person.type(CTRL_C)  # Python does not hear it between two keys: a person tries again
+        say(person, "whole")
+    assert heard(api) == [["whole"]] * 2
 
 
 @pytest.mark.parametrize("keys, sdk", [(CTRL_C, True), (CTRL_C * 2, False)])
@@ -235,24 +225,31 @@ real = s06.os.open
 def slow(path, *rest, **more):
     if str(path).endswith("slow.txt"):
         print("READING", flush=True)
-        s06.time.sleep(99)
+        while True:  # an interrupt that comes just before a long sleep would wait for its end
+            s06.time.sleep(0.01)
     return real(path, *rest, **more)
 s06.os.open = slow
 """
 
 
-@pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file"])
-def test_ctrl_c_in_a_file_tool_answers_its_call(sit_down, api, tmp_path, name):
+FILE_CALLS = [
+    call("t1", "read_file", path="slow.txt"),
+    call("t2", "write_file", path="slow.txt", content="x"),
+    call("t3", "edit_file", path="slow.txt", old_text="as", new_text="x"),
+]
+
+
+def test_ctrl_c_in_a_file_tool_answers_its_call(sit_down, api, tmp_path):
     (tmp_path / "slow.txt").write_text("as it was")
-    given = {"write_file": {"content": "x"}, "edit_file": {"old_text": "as", "new_text": "x"}}
-    plan(api, call("t1", name, path="slow.txt", **given.get(name, {})))
     person = sit_down(code=SLOW_DISK)
-    person.type("go\n")
-    person.wait("READING")
-    person.type(CTRL_C)
-    person.wait(rf"(?s)\[interrupted\].*{PROMPT}")
-    say(person, "next")
-    assert (answers(api), heard(api)[-1]) == (["interrupted by the user"], ["next"])
+    for one in FILE_CALLS:
+        plan(api, one)
+        person.type("go\n")
+        person.wait("READING")
+        person.type(CTRL_C)
+        person.wait(rf"(?s)\[interrupted\].*{PROMPT}")
+        say(person, "next")
+        assert (answers(api), heard(api)[-1]) == (["interrupted by the user"], ["next"])
     assert (tmp_path / "slow.txt").read_text() == "as it was"
 
 
@@ -296,17 +293,16 @@ def test_a_terminal_gets_colours_and_a_status(sit_down):
     assert "working..." in shown and "\x1b[2m[ctx" in shown
 
 
-@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}])
-def test_no_color_leaves_only_what_readline_does_itself(sit_down, api, variable):
+def test_no_color_leaves_only_what_readline_does_itself(sit_down, api):
     api.replies.append(([text(EVIL)], "end_turn"))
-    shown = say(sit_down(**variable), "hi").replace("\x1b[?2004l", "").replace("\x1b[?2004h", "")
+    shown = say(sit_down(NO_COLOR="1"), "hi").replace("\x1b[?2004l", "").replace("\x1b[?2004h", "")
     assert "ctx" in shown and "\x1b" not in shown
 
 
 def test_in_a_pipe_there_is_no_escape_code_in_a_whole_session(api, tmp_path):
     plan(api, call("t1", "bash", command=f"printf '{EVIL}'"))
     api.replies.append(([text(EVIL)], "end_turn"))
-    child = run(tmp_path, api=api, typed="go\n/compact\n/cost\n/help\nq\n")
+    child = run(tmp_path, api=api, typed="go\n/compact\n/cost\n/help\n/nonsense\nq\n")
     assert (child.returncode, child.stderr) == (0, b"")
     assert b"\x1b" not in child.stdout and b"\x07" not in child.stdout
 
