@@ -21,7 +21,6 @@ for folder in ("agents", "tests", "tests/bench"):
     sys.path.insert(0, str(ROOT / folder))
 
 import compare  # noqa: E402
-import generate  # noqa: E402
 import practice_api  # noqa: E402
 import replay  # noqa: E402
 import s06_context_compact as s06  # noqa: E402
@@ -182,13 +181,11 @@ def knob_table() -> dict:
 
 
 def picture() -> dict:
-    """Two panels of the picture as plain text."""
-    replay.use_wheel("")
-    messages = generate.generate(sawtooth.CALLS)["messages"]
+    """The last panel of the picture as plain text."""
     before = {name: getattr(s06, name) for name in (*replay.SHIPPED, *STATEFUL)}
     try:
         title = "both layers"
-        return {"picture": sawtooth.text(title, sawtooth.sizes(messages, sawtooth.PANELS[title]))}
+        return {"picture": sawtooth.text(title, sawtooth.series()[title])}
     finally:
         vars(s06).update(before)
 

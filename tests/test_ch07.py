@@ -459,7 +459,7 @@ EXCHANGES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(EXCHANGES, st.floats(0, 1.5), st.sampled_from([0, 1, 4]), st.booleans(), st.booleans())
 def test_any_history_stays_valid_and_whole_on_disk(s06, exchanges, share, pays, cold, claude):
     s06.STATE, s06.client = s06.State(s06.Counter()), ScriptedClient([reply(DRAFT)] * 2)

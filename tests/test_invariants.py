@@ -23,7 +23,7 @@ from practice_api import ApiError, sign, validate
 
 common = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile(
-    "suite", max_examples=20, derandomize=True, phases=[Phase.generate], **common
+    "suite", max_examples=15, derandomize=True, phases=[Phase.generate], **common
 )
 settings.register_profile("search", max_examples=3_000, print_blob=True, **common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

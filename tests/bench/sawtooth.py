@@ -9,6 +9,7 @@ where that is ignored the picture brings its own light background.
 
 import argparse
 import contextlib
+import functools
 import io
 import tempfile
 from pathlib import Path
@@ -63,6 +64,7 @@ def sizes(messages: list, layers: str) -> list:
     return found
 
 
+@functools.lru_cache
 def series() -> dict:
     """{title: sizes} of the four panels, counted without any tokenizer."""
     replay.use_wheel("")
