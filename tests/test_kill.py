@@ -18,7 +18,7 @@ if sys.platform == "win32":
 sys.path.insert(0, str(Path(__file__).with_name("bench")))
 
 import kill9
-from fakes import assistant, call, lines_of, text, user
+from fakes import assistant, call, lines_of, reply, text, user
 from practice_api import PracticeAPI, validate
 from terminal import Terminal, command, environment, run
 
@@ -91,7 +91,9 @@ def killer(kind, number):
         ("API wait behind a compaction", "step", 3),
     ],
 )
-def test_what_had_joined_is_on_disk_and_resume_goes_on(practice, tmp_path, moment, kind, number):
+def test_what_had_joined_is_on_disk_and_resume_goes_on(
+    agent, scripted, practice, tmp_path, moment, kind, number
+):
     bash = [call(f"t{n}", "bash", command=f"seq {n}00") for n in (5, 4)]
     api = practice(*bash, call("t3", "read_file", path="x"))
     fault, child = killer(kind, number)
@@ -102,10 +104,11 @@ def test_what_had_joined_is_on_disk_and_resume_goes_on(practice, tmp_path, momen
     child.clear()
     assert kill9.missing(api.requests, tmp_path) == []
     assert all(map(kill9.parses, kill9.complete_lines(tmp_path)))
-    before = len(api.requests)
-    assert run(tmp_path, "--resume", "And now?", api=api).returncode == 0
-    validate(api.requests[before]["body"])
-    assert "And now?" in str(api.requests[before]["body"]["messages"][-1])
+    client, messages = scripted(reply("ok")), agent.resume("")
+    agent.add(messages, "user", "And now?")
+    assert agent.agent_loop(messages)
+    validate(client.requests[0])
+    assert "And now?" in str(client.requests[0]["messages"][-1])
 
 
 def write_transcript(folder, name, data, age):

@@ -628,7 +628,8 @@ class SelfServing(ScriptedClient):
 def test_the_size_is_checked_inside_a_long_turn_as_well(agent, monkeypatch):
     monkeypatch.setattr(agent, "THRESHOLD", 5_000)
     monkeypatch.setattr(agent, "PRESERVE_RESULT_TOOLS", {"bash"})
-    steps = [reply(bash(f"t{n}", f"seq {n} 1500")) for n in range(30)]
+    monkeypatch.setitem(agent.TOOL_HANDLERS, "bash", lambda command: big(6_000))
+    steps = [reply(bash(f"t{n}")) for n in range(30)]
     monkeypatch.setattr(agent, "client", SelfServing([*steps, reply("done")]))
     agent.agent_loop([user("go")])
     sizes = [agent.estimate_tokens(request["messages"]) for request in agent.client.steps]
@@ -722,8 +723,9 @@ def test_thinking_is_never_marked(agent):
     assert all(marked[i]["content"][j]["type"] != "thinking" for i, j in marks(marked))
 
 
-def test_there_are_never_more_than_four_marks(run):
-    _, client = run(*[reply(bash(f"t{n}", "seq 99")) for n in range(12)], reply("done"))
+def test_there_are_never_more_than_four_marks(agent, monkeypatch, run):
+    monkeypatch.setitem(agent.TOOL_HANDLERS, "bash", lambda command: big(500))
+    _, client = run(*[reply(bash(f"t{n}")) for n in range(12)], reply("done"))
     counts = [json.dumps(request).count('"cache_control"') for request in client.requests]
     assert max(counts) == 4
 
