@@ -100,6 +100,7 @@ def test_what_is_typed_or_pasted_is_one_prompt_and_blank_lines_are_none(sit_down
     for keys in ("\n", *[keys for keys, _ in TYPED], " \t \n"):
         say(person, keys if isinstance(keys, bytes) else keys.encode())
     assert heard(api) == [[prompt] for _, prompt in TYPED]
+    assert b"\x1b[?2004h" in person.shown  # asks the terminal to mark what is pasted
 
 
 def test_in_the_c_locale_a_chinese_line_arrives(sit_down, api):
@@ -177,7 +178,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line(sit_down, api):
         person.type("half")
         person.wait("half")
         person.type(keys)
-        while not person.sees(PROMPT, 0.3):
+        while not person.sees(PROMPT, 0.3) and person.child.poll() is None:
             person.type(CTRL_C)  # Python does not hear it between two keys: a person tries again
         say(person, "whole")
     assert heard(api) == [["whole"]] * 2
