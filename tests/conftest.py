@@ -1,10 +1,14 @@
 """Every test gets the agent in a folder of its own, without keys, proxies or a network."""
 
+import itertools
+import re
 import ssl
 
 import pytest
 import s06_context_compact as s06
 from fakes import SHIPPED, ScriptedClient
+
+numbers = itertools.count()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,6 +17,15 @@ def no_certificates():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
         yield
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """A folder of its own, without the links that pytest makes for each: they cost as much."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{next(numbers):04}_{name}"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture

@@ -281,7 +281,8 @@ class Lesson:
                 after = s06.estimate_tokens(messages)
             if "2" in self.layers and after > max(s06.THRESHOLD, s06.STATE.rest_until):
                 s06.compact_history(messages, automatic=True)
-        self.fired = "1" * (after < before) + "2" * (self.stub.summaries > asked)
+        self.before, self.fired = before, "1" * (after < before)
+        self.fired += "2" * (self.stub.summaries > asked)
         return marked(messages, self.marks)
 
     def add(self, messages: list, message: dict) -> None:

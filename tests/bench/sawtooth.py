@@ -56,8 +56,8 @@ def sizes(messages: list, layers: str) -> list:
         agent = replay.Lesson(row, Path(folder), replay.Stub())
         for message in messages:
             if message["role"] == "assistant":
-                before = replay.s06.estimate_tokens(history)
                 agent.request(history)
+                before = agent.before or replay.s06.estimate_tokens(history)
                 after = replay.s06.estimate_tokens(history) if agent.fired else before
                 found.append((before, after, agent.fired))
             agent.add(history, message)
