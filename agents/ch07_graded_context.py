@@ -263,8 +263,7 @@ def agent_loop(messages: list) -> bool:
                 words = f"Error: not run, the reply was incomplete ({stop})"
                 s06.answer_calls(messages, {}, words)
                 calls = []
-            if calls:
-                s06.run_tools(messages, calls)
+            s06.run_tools(messages, calls)
             # A reply that was cut is gone on with; any other without calls ends the turn.
             cut_replies = cut_replies + 1 if stop in s06.CUT_STOPS else 0
             if not cut_replies and not calls:
@@ -291,10 +290,7 @@ def step(messages: list, freed: Counter) -> tuple:
     s06.add(messages, "assistant", content)
     if messages[0] is first:  # else it was refused and compacted: two replies were counted
         anchor(messages, s06.STATE.usage - used)
-    s06.tell(gauge(messages, freed))
-    for block in content:
-        if block["type"] == "text":
-            print(s06.printable(block["text"]), flush=True)
+    s06.show_reply(messages, stop, freed)
     return stop, calls
 
 
@@ -307,9 +303,10 @@ def gauge(messages: list, freed: Counter) -> str:
 
 # --- terminal: s06's, turned over ------------------------------------------------------------
 
-NUMBERS = """MODEL_WINDOW RESERVE BUDGET_AT SNIP_AT TIGHT_AT COMPACT_AT BUDGET_CHARS TIGHT_CHARS
-PAYS SNIP_KEEP IDLE_KEEP IDLE_MINUTES RECOVER_FILES RECOVER_EACH RECOVER_ALL"""
-PARTS = "agent_loop auto_compact summarise run_command bad_knob SUMMARY_PROMPT SYSTEM __doc__"
+WHOLE = """MODEL_WINDOW RESERVE BUDGET_CHARS TIGHT_CHARS SNIP_KEEP IDLE_KEEP
+RECOVER_FILES RECOVER_EACH RECOVER_ALL"""
+FRACTIONS = "BUDGET_AT SNIP_AT TIGHT_AT COMPACT_AT PAYS IDLE_MINUTES"
+PARTS = "agent_loop auto_compact summarise gauge run_command bad_knob SUMMARY_PROMPT SYSTEM __doc__"
 ACTS = [  # prompt, knobs, what to see
     (
         "Run `head -c 150000 /dev/zero | base64`",
@@ -335,10 +332,10 @@ def run_command(messages: list, line: str) -> None:
 
 def bad_knob() -> str:
     """One line on the first knob that makes no sense, here or in s06; "" when all do."""
-    for name in NUMBERS.split():
-        value = globals()[name]
+    for name in [*WHOLE.split(), *FRACTIONS.split()]:
+        value, kinds = globals()[name], (int, float) if name in FRACTIONS else (int,)
         low = RESERVE + 1 if name == "MODEL_WINDOW" and type(RESERVE) is int else 0
-        if type(value) not in (int, float) or value < low:
+        if type(value) not in kinds or not value >= low:
             return f"{name} = {value!r} makes no sense: it is a number, {low} or more"
     return FIRST.bad_knob()
 
@@ -363,7 +360,10 @@ def main(argv: list | None = None) -> int:
 
 
 def turn_over() -> None:
-    """Put this lesson's parts in the place of s06's, which looks names up when it uses them."""
+    """Put this lesson's parts in the place of s06's, which looks names up when it uses them.
+
+    The program does it when it starts; do it first when you import this file.
+    """
     vars(s06).update({name: globals()[name] for name in PARTS.split()})
     s06.input = lambda prompt: input(prompt.replace("s06", "ch07"))
 

@@ -218,12 +218,11 @@ def agent_loop(messages: list) -> bool:
             stop, content = ask_model(messages)
             calls = tidy_calls(messages, content)
             add(messages, "assistant", content)
-            show_reply(messages, before - size)
+            show_reply(messages, stop, before - size)
             if stop in INCOMPLETE:  # and so may be its calls: answered, not run
                 answer_calls(messages, {}, f"Error: not run, the reply was incomplete ({stop})")
                 calls = []
-            if calls:
-                run_tools(messages, calls)
+            run_tools(messages, calls)
             # A reply that was cut is gone on with; any other without calls ends the turn.
             cut_replies = cut_replies + 1 if stop in CUT_STOPS else 0
             if not cut_replies and not calls:
@@ -305,17 +304,19 @@ def still_open(messages: list) -> tuple:
 
     The status is "new", "in progress" or "answered"; "below" when the request is in the exchange.
     """
-    last, users = messages[-1], [message for message in messages if message["role"] == "user"]
-    texts = [(m, b["text"]) for m in users for b in blocks_of(m, "text") if b["text"] != CONTINUE]
-    old = [i for i, (_, t) in enumerate(texts) if t.startswith(COMPRESSED) and REQUEST in t]
-    newer = texts[old[-1] + 1 :] if old else texts
-    message = newer[-1][0] if newer else texts[old[-1]][0] if old else None
+    texts, label, last = [], "", messages[-1]
+    for message in (message for message in messages if message["role"] == "user"):
+        for text in (block["text"] for block in blocks_of(message, "text")):
+            if text.startswith(COMPRESSED) and REQUEST in text:  # carried over
+                label, _, text = text.partition(REQUEST)[2].partition("]\n")
+                texts = [(message, text.removesuffix(GO_ON))]
+            elif text != CONTINUE:
+                texts = [*([] if label == "answered" else texts), (message, text)]
+                label = ""
+    asked = texts[-1][0] if texts else None
+    request = "\n\n".join(text for message, text in texts if message is asked and text)
     done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
-    status = "new" if message is last else "answered" if done else "in progress"
-    request = "\n\n".join(text for m, text in newer if m is message)
-    if old and not newer:  # nothing was asked since the last compaction: carried over
-        label, _, request = texts[old[-1]][1].partition(REQUEST)[2].partition("]\n")
-        status, request = label if message is last else status, request.removesuffix(GO_ON)
+    status = (label or "new") if asked is last else "answered" if done else "in progress"
     exchange = []
     if len(messages) > 1 and blocks_of(last, "tool_result") and blocks_of(messages[-2], "tool_use"):
         exchange = [dict(message) for message in messages[-2:]]
@@ -383,6 +384,7 @@ TYPES = ("text", "tool_use", "thinking", "redacted_thinking")  # blocks of a rep
 FIELDS = """type text citations id name input thinking signature data
 tool_use_id content is_error source caller""".split()  # fields of a block that the API takes back
 ADVICE = {  # status, type and words of an error -> what the user can do
+    r"ModuleNotFound": "install the packages: python -m pip install .",
     r"^40[13]|auth": "check the key in .env",
     r"^404|not a message": "check MODEL_ID and ANTHROPIC_BASE_URL",
     r"^429|^5": "wait a little, then send again",
@@ -518,9 +520,13 @@ def fitting(messages: list, role: str, content):
     """`content` without blank text and results that answer no open call; "(no reply)" for none."""
     if isinstance(content, str) and content.strip():
         return content
-    calls, blocks = open_calls(messages), blocks_of({"content": content})
-    blocks = [b for b in blocks if b["type"] != "text" or (b.get("text") or "").strip()]
-    blocks = [b for b in blocks if b["type"] != "tool_result" or b["tool_use_id"] in calls]
+    calls, blocks = open_calls(messages), []
+    for block in blocks_of({"content": content}):
+        kind, answered = block["type"], block.get("tool_use_id")
+        blank = kind == "text" and not (block.get("text") or "").strip()
+        if not blank and (kind != "tool_result" or answered in calls):
+            blocks.append(block)
+            calls = [call for call in calls if call != answered]
     if role == "assistant" and all("thinking" in block["type"] for block in blocks):
         blocks.append(NO_REPLY)
     return blocks
@@ -611,8 +617,9 @@ def load(path) -> list:
             message = json.loads(line)
             if message["role"] not in ("user", "assistant"):
                 raise ValueError
-            if blocks_of(message):
-                join(messages, message)
+            content = fitting(messages, message["role"], message["content"])
+            if content:
+                join(messages, {"role": message["role"], "content": content})
         except (ValueError, TypeError, KeyError):
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a transcript") from None
@@ -811,7 +818,8 @@ def run_bash(command: str) -> str:
                     stopped = f"Error: stopped after {BASH_SECONDS} seconds\n"
                 elif os.fstat(output.fileno()).st_size > TOOL_BYTES:
                     stopped = f"Error: stopped after {TOOL_BYTES:,} bytes of output\n"
-                time.sleep(0.005)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(0.02)
         finally:  # also on Ctrl-C: the whole process group, grandchildren too
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
@@ -825,12 +833,14 @@ def run_bash(command: str) -> str:
 @tool("read_file")
 def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
     """Read a text file, or `limit` lines of it after the first `offset` lines."""
+    start, stop = int(offset), int(offset) + int(limit) if limit is not None else None
     with open_file(path, "rb") as file:
-        lines = islice(file, offset, None if limit is None else offset + limit)
-        data = b"".join(lines) if limit is not None or offset else file.read(TOOL_BYTES + 1)
+        part = islice(file, start, stop)
+        data = b"".join(part) if start or stop is not None else file.read(TOOL_BYTES + 1)
+        size = os.fstat(file.fileno()).st_size
     if len(data) > TOOL_BYTES:
-        raise ValueError(f"{path} is too long: read a part of it, with offset and limit")
-    return data.decode("utf-8", "replace") or "(empty)"
+        raise ValueError(f"{path} has {size:,} bytes: read a part of it, with offset and limit")
+    return data.decode("utf-8", "replace") or ("(no more lines)" if start else "(empty)")
 
 
 @tool("write_file")
@@ -848,9 +858,8 @@ def run_edit(path: str, old_text: str, new_text: str) -> str:
     """Replace `old_text`, which must stand exactly once in the file, by `new_text`."""
     with open_file(path, "r+b") as file:
         text = file.read().decode("utf-8", "surrogateescape")
-        if "\r\n" in text:  # line endings are kept, however the model writes them
-            new_text = re.sub("\r?\n", "\r\n", new_text)
-            old_text = old_text if old_text in text else re.sub("\r?\n", "\r\n", old_text)
+        if "\r\n" in text and not ("\n" in old_text and old_text in text):
+            old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
         count = text.count(old_text) if old_text else 0
         if count != 1:
             raise ValueError(f"old_text occurs {count} times in {path}; it must be there once")
@@ -897,13 +906,20 @@ def tell(text: str, once: bool = False) -> str:
     return text
 
 
-def show_reply(messages: list, cleared: int) -> None:
-    """Print how full the context is, what Layer 1 took out, and what the model says."""
+def gauge(messages: list, cleared: int) -> str:
+    """[ctx 12,340/50,000 ##.......... L1 -6,120]: how full it is; what Layer 1 took out."""
     size = estimate_tokens(messages)
     bar = "#" * min(12, 12 * size // max(1, THRESHOLD))
-    tell(f"[ctx {size:,}/{THRESHOLD:,} {bar:.<12} L1 -{cleared:,}]")
+    return f"[ctx {size:,}/{THRESHOLD:,} {bar:.<12} L1 -{cleared:,}]"
+
+
+def show_reply(messages: list, stop: str, cleared: int) -> None:
+    """Print the gauge, and what the model says."""
+    tell(gauge(messages, cleared))
     for block in blocks_of(messages[-1], "text"):
         print(printable(block["text"]), flush=True)
+    if stop == "refusal":
+        tell("[the model refuses to answer this]")
 
 
 def bad_knob() -> str:
@@ -922,12 +938,13 @@ def bad_knob() -> str:
 def read_env() -> None:
     """Take the nearest .env; a line with a value wins over the environment."""
     global MODEL
+    lines = {}
     try:
         from dotenv import dotenv_values, find_dotenv
 
         lines = {k: v for k, v in dotenv_values(find_dotenv(usecwd=True)).items() if v}
     except (ImportError, OSError, ValueError) as error:
-        sys.exit(f"cannot read .env: {error}")
+        tell(f"[.env is not read: {error}]")
     if "ANTHROPIC_AUTH_TOKEN" in lines and "ANTHROPIC_API_KEY" not in lines:
         os.environ.pop("ANTHROPIC_API_KEY", None)  # the SDK would prefer it
     os.environ.update(lines)
@@ -992,6 +1009,8 @@ def main(argv: list | None = None) -> int:
     """Run the program; return its exit status."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):  # whatever the locale says
         stream.reconfigure(encoding="utf-8", errors="replace")
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # a running command is stopped, too
+        signal.signal(getattr(signal, name), lambda *_: sys.exit(1))
     args = parse_arguments(argv)
     read_env()
     keyless = not any(map(os.environ.get, (*KEYS, "ANTHROPIC_BASE_URL")))
