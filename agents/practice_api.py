@@ -611,7 +611,8 @@ class PracticeAPI:
             content, stop = [], "max_tokens"
         thought = {"type": "thinking", "thinking": ""}
         thought |= {"signature": ""} if self.profile == "deepseek" else {}
-        content = [thought, *content] if content else []
+        first = [thought] if content and content[0]["type"] != "thinking" else []
+        content = [dict(block) for block in [*first, *content]]
         sign(body, content)
         message = {"id": f"msg_{len(self.requests):024}", "type": "message", "role": "assistant"}
         message |= {"model": body["model"], "content": content, "stop_reason": stop}

@@ -475,3 +475,42 @@ def test_layers_rest_while_the_disk_is_full(agent, monkeypatch, scripted):
     with disk_full(*transcripts(agent), 50):
         agent.agent_loop([*messages, assistant("so"), user("z" * 500)])
     assert results(messages) == [big(500, f"R{n}") for n in range(3)]
+
+
+# --- one list, one transcript ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["file", "folder"])
+def test_what_was_deleted_meanwhile_is_written_anew(agent, scripted, lost):
+    messages = conversation(agent, session(3))
+    path = agent.archive(messages)
+    path.unlink()
+    if lost == "folder":
+        (agent.TRANSCRIPT_DIR / ".gitignore").unlink()
+        agent.TRANSCRIPT_DIR.rmdir()
+    agent.add(messages, "user", "third")
+    assert agent.load(agent.archive(messages)) == messages
+
+
+def test_another_folder_gets_the_whole_list(agent, monkeypatch, tmp_path):
+    messages = conversation(agent, session(2))
+    monkeypatch.setattr(agent, "TRANSCRIPT_DIR", tmp_path / "elsewhere")
+    path = agent.archive(messages)
+    assert path.parent == tmp_path / "elsewhere" and agent.load(path) == messages
+
+
+def test_lists_that_share_their_first_message_do_not_mix(agent, scripted):
+    rules = user("shared rules")
+    client = scripted(reply("ONE"), reply("TWO"))
+    agent.auto_compact([rules, assistant("SECRET-1"), user("x")])
+    agent.auto_compact([rules, assistant("two"), user("y")])
+    assert "SECRET-1" in client.summaries[0] and "SECRET-1" not in client.summaries[1]
+    assert len(list(agent.TRANSCRIPT_DIR.glob("*.jsonl"))) == 2
+
+
+def test_what_was_taken_back_is_not_summarised(agent, scripted):
+    messages = conversation(agent, [user("go"), assistant("ok"), user("TAKEN-BACK")])
+    del messages[2]
+    client = scripted(reply("SUM"))
+    agent.auto_compact(messages)
+    assert "TAKEN-BACK" not in client.summaries[0]

@@ -421,6 +421,47 @@ def test_data_cannot_close_the_fence_around_it(prompt):
     assert shown.index("Now obey.") < shown.index(closing_tag(shown))
 
 
+def test_all_that_was_typed_since_the_model_read_goes_along(agent, compact):
+    messages = [*session(2), DONE]
+    agent.add(messages, "user", "ZEBRA-1")
+    agent.add(messages, "user", "ZEBRA-2")
+    assert label_of(compact(messages)[0]) == ("new", "ZEBRA-1\n\nZEBRA-2")
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "label"),
+    [
+        ([user("ZEBRA-1")], "ZEBRA-2", ("new", "ZEBRA-1\n\nZEBRA-2")),
+        ([user("ZEBRA-1"), DONE], "ZEBRA-2", ("new", "ZEBRA-2")),
+    ],
+)
+def test_also_when_the_last_thing_before_it_was_a_compaction(agent, compact, before, then, label):
+    compacted = compact([*session(2), DONE, *before])
+    agent.add(compacted, "user", then)
+    assert label_of(compact(compacted)[0]) == label
+
+
+@pytest.mark.parametrize("focus", [7, ["a"], {"a": 1}, "  ", None])
+def test_a_focus_that_is_no_text_adds_no_line(agent, scripted, focus):
+    client = scripted(reply("SUM"))
+    assert len(agent.auto_compact([user("hi"), DONE], focus)) == 1
+    assert "Focus:" not in client.summaries[0]
+
+
+def test_results_without_calls_are_no_open_exchange(compact):
+    assert len(compact([user("q"), user(result("gone", "x"))])) == 1
+
+
+def test_what_the_user_said_is_there_as_long_as_it_fits(agent, scripted):
+    said = [user(big(10_000, f"SAID{n}")) for n in range(10)]
+    work = [assistant(text("work " * 1000)) for _ in said]
+    client = scripted(reply("SUM"))
+    agent.auto_compact([message for pair in zip(said, work, strict=True) for message in pair])
+    assert all(
+        f"SAID{n}-{end}" in client.summaries[0] for n in range(10) for end in ("HEAD", "TAIL")
+    )
+
+
 # --- which summaries are accepted ------------------------------------------------------------
 
 NO_STOP_REASON = SimpleNamespace(content=[text("SUM")])

@@ -497,6 +497,21 @@ def test_no_request_is_refused_in_either_world_of_thinking(
     assert any("compressed" in str(record["body"]["messages"][0]) for record in api.requests)
 
 
+def test_the_request_is_carried_over_as_it_is_from_compaction_to_compaction(
+    s06, monkeypatch, tmp_path
+):
+    (tmp_path / "a.py").write_text("A = 1\n")
+    install(s06, monkeypatch, *[reply(DRAFT)] * 4)
+    messages = conversation(reading(big(9000)), running())
+    messages[0]["content"] = "ZEBRA-42"
+    for number in range(4):
+        assert s06.compact_history(messages) == ""
+        messages += exchange(f"more{number}", big(9000), "read_file", path="a.py")
+        messages += exchange(f"last{number}", "x", "bash", command="ls")
+    assert str(messages[0]).count("ZEBRA-42") == 1
+    assert str(messages[0]).count(s06.COMPRESSED) == 1
+
+
 # --- the terminal ----------------------------------------------------------------------------
 
 
@@ -541,7 +556,16 @@ def test_commands_say_utilization(terminal):
     assert shown.count("%]") == 5
 
 
-@pytest.mark.parametrize("knob, value", [("RESERVE", -1), ("PAYS", "x"), ("MODEL_WINDOW", 100)])
+@pytest.mark.parametrize(
+    "knob, value",
+    [
+        ("RESERVE", -1),
+        ("PAYS", "x"),
+        ("MODEL_WINDOW", 100),
+        ("IDLE_KEEP", 2.5),
+        ("RECOVER_FILES", "5"),
+    ],
+)
 def test_a_nonsense_knob_ends_with_one_line_that_names_it(terminal, knobs, knob, value):
     knobs(**{knob: value})
     status, shown = terminal("", "hello")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -219,6 +220,17 @@ def test_ctrl_c_ends_a_command_its_children_and_grandchildren(sit_down, api, pip
     assert pipe() == b""
     say(person, "next")
     assert answers(api) == ["interrupted by the user"] * 2
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_program_that_is_ended_from_outside_ends_its_command_too(sit_down, api, pipe, name):
+    plan(api, call("t1", "bash", command=FAMILY))
+    person = sit_down()
+    person.type("go\n")
+    person.wait("> bash exec")
+    assert pipe() == b"all here\n"
+    person.child.send_signal(getattr(signal, name))
+    assert pipe() == b"" and person.child.wait(30) == 1
 
 
 SLOW_DISK = """

@@ -754,3 +754,63 @@ def test_a_short_result_beside_long_ones_stays_whole(agent, monkeypatch, run):
     ]
     messages, _ = run(reply(*batch), reply("done"))
     assert results(messages)[2] == "hi\n"
+
+
+# --- lists that a student has built by hand --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [user("a"), user("b")],
+        [user("")],
+        [{"role": "user"}],
+        [user("q"), assistant(""), user("x")],
+        [user("q"), assistant(text(" ")), user("x")],
+        [assistant("hello"), user("x")],
+        [user("q"), assistant(bash("t1")), user("and?")],
+        [user("q"), assistant(bash("t1")), assistant("x"), user("y")],
+        [user("q"), user(result("gone", "x"))],
+        [user("q"), assistant(bash("t1")), user(result("t1", "a"), result("t1", "b"))],
+        [user("q"), assistant(bash("t1"), bash("t2")), user(result("t1", "a")), assistant("k")],
+        [user("q"), assistant(bash("t1")), user(text("a"), result("t1", "x"))],
+        [
+            user("q"),
+            assistant(bash("t1")),
+            user(result("t1", [SimpleNamespace(type="text", text="x" * 200)])),
+        ],
+    ],
+)
+def test_a_list_built_by_hand_is_mended_before_it_is_sent(agent, scripted, messages):
+    client = scripted(reply("done"))
+    assert agent.agent_loop(messages) and len(client.requests) == 1
+
+
+def test_what_is_appended_by_hand_between_two_turns_is_mended_as_well(agent, run):
+    messages, _ = run(reply("hello"), reply("done"))
+    messages += [assistant("again"), user("next"), user("")]
+    agent.agent_loop(messages)
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+
+
+def test_a_list_that_is_fine_keeps_its_objects(agent, scripted):
+    messages = [*session(2), assistant("ok"), user("next")]
+    before = [*messages], [block for m in messages[1:5] for block in m["content"]]
+    scripted(reply("done"))
+    agent.agent_loop(messages)
+    after = messages[:7], [block for m in messages[1:5] for block in m["content"]]
+    assert all(
+        a is b
+        for old, new in zip(before, after, strict=True)
+        for a, b in zip(old, new, strict=True)
+    )
+
+
+def test_a_refusal_is_told(run, capsys):
+    run(reply(stop="refusal"))
+    assert "[the model refuses" in capsys.readouterr().out
+
+
+def test_a_call_without_a_name_gets_one(run):
+    messages, _ = run(reply(call("t1", "")), reply("done"))
+    assert messages[1]["content"][0]["name"] and "unknown tool" in str(results(messages))

@@ -274,3 +274,9 @@ def test_thinking_may_be_an_object(clear_all):
     messages = thoughtful(big(500))
     messages[3]["content"][0] = SimpleNamespace(type="thinking", thinking="hm", signature="s")
     assert clear_all(messages, drop_thinking=True)[3] == assistant(text("done"))
+
+
+def test_a_message_without_thinking_stays_as_it_is(clear_all):
+    messages = [*session(5), {"role": "user", "content": []}, user("next")]
+    clear_all(messages, drop_thinking=True)
+    assert messages[-2]["content"] == []

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fakes import problems
+from fakes import call, problems
 from practice_api import PracticeAPI, go_offline, validate
 
 
@@ -83,6 +83,14 @@ def test_no_request_is_refused_in_either_world_of_thinking(
     ask(agent, messages, "Read every Python file in lib/ several at once")
     assert [record["error"] for record in api.requests if record["status"] != 200] == []
     assert not any(problems(record["body"]) for record in api.requests)
+
+
+def test_a_reply_of_several_thoughts_and_calls_is_taken_back_as_it_came(agent, practice):
+    api, thought = practice(), {"type": "thinking", "thinking": ""}
+    step = [call(f"t{n}", "bash", command="true") | {"caller": {"type": "direct"}} for n in (1, 2)]
+    api.replies.append(([thought, step[0], thought, step[1]], "tool_use"))
+    ask(agent, [], "Run `true`")
+    assert [record["error"] for record in api.requests] == [None, None]
 
 
 def test_a_fact_is_answered_from_the_summary_alone(agent, practice, tmp_path):

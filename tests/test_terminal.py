@@ -81,6 +81,7 @@ def test_a_nonsense_command_line_ends_with_status_2(terminal, keyed, argv):
         *[("MAX_TOKENS", 0), ("MAX_RESULT_CHARS", -1), ("SUMMARY_INPUT", -5)],
         *[("PRESERVE_RESULT_TOOLS", "read_file"), ("PRESERVE_RESULT_TOOLS", 3)],
         *[("BASH_SECONDS", "2 minutes"), ("MIN_SAVINGS", "40 %"), ("TOOL_BYTES", -1)],
+        *[("MIN_SAVINGS", float("nan")), ("THRESHOLD", 1e5)],
     ],
 )
 def test_a_nonsense_knob_stops_the_program_and_is_named_with_its_value(
@@ -383,6 +384,13 @@ def test_the_env_file_is_looked_for_upward(agent, monkeypatch, tmp_path):
     assert agent.MODEL == "above"
 
 
+@pytest.mark.parametrize("content", ["ANTHROPIC_API_KEY=k".encode("utf-16"), b"X=\xff\n"])
+def test_an_env_file_that_is_no_utf_8_is_told_in_one_line(agent, terminal, content):
+    Path(".env").write_bytes(content)
+    status, shown = terminal("q\n", "--offline")
+    assert status == 0 and len(re.findall(r"(?m)^\[\.env is not read: .*\]$", shown)) == 1
+
+
 @pytest.mark.parametrize(
     "environment, key",
     [({URL: "http://127.0.0.1:9"}, "none"), ({KEY: "sk"}, None), ({TOKEN: "t"}, None)],
@@ -457,6 +465,14 @@ def test_offline_it_works_without_a_key(agent):
     child = python("-B", str(PROGRAM), "--offline", path=PLAIN_SDK, typed="hello\n/cost\nq\n")
     assert (child.returncode, child.stderr) == (0, "")
     assert "[ctx " in child.stdout and "practice model" in child.stdout
+
+
+def test_where_the_packages_are_missing_it_says_how_to_install_them(agent):
+    code = "import sys; sys.modules.update(anthropic=None, dotenv=None)\n"
+    code += "import s06_context_compact as s06; sys.exit(s06.main(['--offline', 'hi']))"
+    child = python("-B", "-c", code)
+    assert (child.returncode, child.stderr) == (1, "")
+    assert "install the packages: python -m pip install ." in child.stdout
 
 
 def test_the_source_is_ascii():

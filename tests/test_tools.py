@@ -1,5 +1,6 @@
 """The five tools: what they answer, what they refuse, and what reaches the model."""
 
+import inspect
 import os
 import re
 import select
@@ -438,3 +439,60 @@ def test_an_empty_missing_or_ambiguous_text_is_refused_with_its_count(
 @pytest.mark.parametrize("path", ["missing", "."])
 def test_what_cannot_be_edited_is_an_error(agent, path):
     assert failed(agent.run_edit(path, "a", "b"))
+
+
+# --- what models really send -----------------------------------------------------------------
+
+
+def test_an_argument_of_any_name_is_an_error_for_the_model_and_nothing_more(use):
+    assert failed(use("bash", command="echo hi", function="x")["content"])
+
+
+def test_a_tool_of_a_student_may_have_any_parameter(agent, monkeypatch, use):
+    monkeypatch.setattr(agent, "TOOL_HANDLERS", dict(agent.TOOL_HANDLERS))
+    monkeypatch.setattr(agent, "TOOLS", list(agent.TOOLS))
+    agent.tool("plot")(lambda function: f"plotted {function}")
+    assert use("plot", function="sin")["content"] == "plotted sin"
+
+
+def test_numbers_may_come_as_text(agent, file):
+    file(b"a\nb\nc\n")
+    assert agent.run_read("f.txt", limit="1", offset="1") == "b\n"
+
+
+def test_behind_the_last_line_there_is_no_more(agent, file):
+    file(b"a\n")
+    assert agent.run_read("f.txt", offset=5) == "(no more lines)"
+
+
+def test_a_file_too_long_for_one_result_is_read_in_parts(agent, monkeypatch, file):
+    monkeypatch.setattr(agent, "TOOL_BYTES", 10)
+    file(b"123456\n" * 3)
+    answer = agent.run_read("f.txt")
+    assert failed(answer) and "21 bytes" in answer and "offset" in answer
+    assert agent.run_read("f.txt", limit=1, offset=2) == "123456\n"
+
+
+def test_a_missing_file_is_named_in_words(agent):
+    assert re.search(r"No such file or directory: '.*no.txt'", agent.run_read("no.txt"))
+
+
+def test_the_functions_still_show_their_parameters(agent):
+    assert list(inspect.signature(agent.run_read).parameters) == ["path", "limit", "offset"]
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"one\r\ntwo\r\n", "one", "one\r\nhalf", b"one\r\nhalf\r\ntwo\r\n"),
+        (b"one\r\ntwo\r\n", "one", "one\nhalf", b"one\r\nhalf\r\ntwo\r\n"),
+        (b"one\r\ntwo\r\n", "one\ntwo", "1\n2", b"1\r\n2\r\n"),
+        (b"one\r\ntwo\nthree\n", "two\nthree", "2\n3", b"one\r\n2\n3\n"),
+    ],
+)
+def test_line_endings_stay_as_they_are_around_an_edit(
+    agent, file, tmp_path, before, old, new, after
+):
+    file(before)
+    assert agent.run_edit("f.txt", old, new) == "Edited f.txt"
+    assert (tmp_path / "f.txt").read_bytes() == after
