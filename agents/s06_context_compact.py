@@ -508,7 +508,7 @@ def strip_thinking(messages: list) -> None:
 
 def add(messages: list, role: str, content) -> None:
     """Let one message join `messages`: archived whole, then capped, then joined."""
-    message = {"role": role, "content": fitting(messages, role, plain(content))}
+    message = {"role": role, "content": spoken(role, plain(content))}
     if message["content"]:
         path = archive([*messages, message])
         cap(message, path)
@@ -516,17 +516,12 @@ def add(messages: list, role: str, content) -> None:
         STATE.seen = list(messages)
 
 
-def fitting(messages: list, role: str, content):
-    """`content` without blank text and results that answer no open call; "(no reply)" for none."""
+def spoken(role: str, content):
+    """`content` without blank text; an assistant who says nothing says "(no reply)"."""
     if isinstance(content, str) and content.strip():
         return content
-    calls, blocks = open_calls(messages), []
-    for block in blocks_of({"content": content}):
-        kind, answered = block["type"], block.get("tool_use_id")
-        blank = kind == "text" and not (block.get("text") or "").strip()
-        if not blank and (kind != "tool_result" or answered in calls):
-            blocks.append(block)
-            calls = [call for call in calls if call != answered]
+    blocks = blocks_of({"content": content})
+    blocks = [b for b in blocks if b["type"] != "text" or (b.get("text") or "").strip()]
     if role == "assistant" and all("thinking" in block["type"] for block in blocks):
         blocks.append(NO_REPLY)
     return blocks
@@ -617,9 +612,7 @@ def load(path) -> list:
             message = json.loads(line)
             if message["role"] not in ("user", "assistant"):
                 raise ValueError
-            content = fitting(messages, message["role"], message["content"])
-            if content:
-                join(messages, {"role": message["role"], "content": content})
+            mend(messages, message)
         except (ValueError, TypeError, KeyError):
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a transcript") from None
@@ -646,7 +639,7 @@ def resume(path: str) -> list:
 
 
 def admit(messages: list) -> None:
-    """Mend what came into the list past `add`, by hand or from a file, so that the API takes it."""
+    """Mend what came into the list past `add`, so that the API takes it."""
     known = joined(messages)
     strangers, messages[known:] = messages[known:], []
     for message in strangers:
@@ -654,9 +647,21 @@ def admit(messages: list) -> None:
             add(messages, "user", CONTINUE)
         if not blocks_of(message, "tool_result"):
             answer_calls(messages, {}, "interrupted")
-        message["content"] = fitting(messages, message["role"], message.get("content"))
-        if message["content"]:
-            join(messages, message)
+        mend(messages, message)
+
+
+def mend(messages: list, message: dict) -> None:
+    """Join a message from outside, without results that answer no open call, blank ones, none."""
+    content, calls = spoken(message["role"], message.get("content")), open_calls(messages)
+    if not isinstance(content, str):
+        blocks, content = content, []
+        for block in blocks:
+            if block["type"] != "tool_result" or block["tool_use_id"] in calls:
+                content.append(block)
+                calls = [call for call in calls if call != block.get("tool_use_id")]
+    if content:
+        message["content"] = content
+        join(messages, message)
 
 
 def open_calls(messages: list) -> list:
