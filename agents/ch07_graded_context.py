@@ -12,11 +12,12 @@ anchors the guess, and the cheapest layer that suffices acts, each at its own st
     1 budget   50 % (tighter at 70 %)       the middle of long old results     lost behind it
     2 snip     60 %                         results of calls made again since  lost behind it
       idle     5 minutes without a call     all but the newest 5 results       cold anyway
+      clear    if that pays on a warm one   the same                           lost behind it
     3 compact  85 %, and costs a call       everything, for a summary and the  lost
                                             files used last, fresh from disk
 
-An edit makes the prompt cache useless from there on. So layers 1 and 2 wait until what they free is
-PAYS times what must be sent again behind it. The promises of s06 hold: what was not read
+An edit makes the prompt cache useless from there on. So layers 1, 2 and clear wait until what they
+free is PAYS times what must be sent again behind it. The promises of s06 hold: what was not read
 yet stays, the transcript has all, a failed compaction changes nothing, every request is valid.
 """
 
@@ -41,7 +42,7 @@ BUDGET_AT, SNIP_AT, TIGHT_AT, COMPACT_AT = 0.5, 0.6, 0.7, 0.85  # utilization: s
 BUDGET_CHARS, TIGHT_CHARS = 30000, 15000  # characters of an old result from BUDGET_AT, TIGHT_AT
 SNIPPABLE_TOOLS, SNIP_KEEP = {"read_file", "bash"}, 3  # results: the newest that snip leaves
 IDLE_MINUTES, IDLE_KEEP = 5, 5  # until the cache is cold; results: the newest that clearing leaves
-PAYS = 2  # times: what an edit must free of what it makes to be sent again; 0 = edit at once
+PAYS = 4  # times: what an edit must free of what it makes to be sent again; 0 = edit at once
 RECOVER_FILES, RECOVER_EACH, RECOVER_ALL = 5, 5000, 25000  # files; tokens of one, of all of them
 
 SUMMARY_PROMPT = """Summarise the conversation below, so that another agent can go on from your
@@ -124,11 +125,11 @@ def snip(messages: list) -> list:
     return edits
 
 
-def clear_idle(messages: list, keep: int) -> list:
-    """Idle: all results but the newest `keep`."""
+def clear_idle(messages: list, keep: int, layer: str = "idle") -> list:
+    """Idle: all results but the newest `keep`. On a warm cache it is called "clear"."""
     results = results_in(messages)
     old = results[: max(0, len(results) - keep)]
-    return [("idle", index, block, CLEARED) for index, block, _ in old]
+    return [(layer, index, block, CLEARED) for index, block, _ in old]
 
 
 def file_of(call: dict) -> str:
@@ -191,10 +192,10 @@ def graded_compact(messages: list) -> Counter:
         limit = TIGHT_CHARS if full > TIGHT_AT else BUDGET_CHARS
         plan += budget(messages, limit, f" whole in {relpath(path, s06.WORKDIR)}")
     plan += snip(messages) if full >= SNIP_AT else []
-    if METER.last_call and time.time() - METER.last_call > 60 * IDLE_MINUTES:
-        freed = apply(messages, useful(messages, plan + clear_idle(messages, IDLE_KEEP)))
-    else:
-        freed = apply(messages, paying(messages, useful(messages, plan)))
+    cold = METER.last_call and time.time() - METER.last_call > 60 * IDLE_MINUTES
+    clear = clear_idle(messages, IDLE_KEEP, "idle" if cold else "clear")
+    light, strong = useful(messages, plan), useful(messages, plan + clear)
+    freed = apply(messages, strong if cold else paying(messages, light) or paying(messages, strong))
     # 2. The summary.
     size = context_size(messages)
     if size >= s06.THRESHOLD and s06.estimate_tokens(messages) > s06.STATE.rest_until:
@@ -314,10 +315,10 @@ ACTS = [  # prompt, knobs, what to see
         "cap: 50,000 of 200,000 stay",
     ),
     ("Read notes.py", {}, "budget: 30,000 of them, now that they are old"),
-    ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 2}, "an edit"),
+    ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "an edit"),
     ("Read notes.py", {}, "the file again; the newest three results stay"),
     ("Run `date`", {"MODEL_WINDOW": 20000, "PAYS": 0.5}, "snip: the first reading goes"),
-    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 2}, "one more result"),
+    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "one more result"),
     ("Run `ls -a`", {"IDLE_MINUTES": 0}, "idle: as if the prompt cache were cold at once"),
     ("What is CHANGED?", {"MODEL_WINDOW": 3700, "IDLE_MINUTES": 5}, "compact, and notes.py again"),
 ]

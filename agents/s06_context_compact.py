@@ -33,7 +33,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -305,14 +304,15 @@ def still_open(messages: list) -> tuple:
     The status is "new", "in progress" or "answered"; "below" when the request is in the exchange.
     """
     texts, label, last = [], "", messages[-1]
-    for message in (message for message in messages if message["role"] == "user"):
-        for text in (block["text"] for block in blocks_of(message, "text")):
-            if text.startswith(COMPRESSED) and REQUEST in text:  # carried over
-                label, _, text = text.partition(REQUEST)[2].partition("]\n")
-                texts = [(message, text.removesuffix(GO_ON))]
-            elif text != CONTINUE:
-                texts = [*([] if label == "answered" else texts), (message, text)]
-                label = ""
+    users = [message for message in messages if message["role"] == "user"]
+    for message, block in ((m, block) for m in users for block in blocks_of(m, "text")):
+        text = block["text"]
+        if text.startswith(COMPRESSED) and REQUEST in text:  # a summary: what it carries over
+            label, _, text = text.partition(REQUEST)[2].partition("]\n")
+            texts = [(message, text.removesuffix(GO_ON))]
+        elif text != CONTINUE:
+            texts = [*([] if label == "answered" else texts), (message, text)]
+            label = ""
     asked = texts[-1][0] if texts else None
     request = "\n\n".join(text for message, text in texts if message is asked and text)
     done = last["role"] == "assistant" and not blocks_of(last, "tool_use")
@@ -811,7 +811,7 @@ def run_bash(command: str) -> str:
     if re.search(r"(^|[;&|])\s*(sudo|shutdown|reboot|mkfs\S*)\b|\brm -rf /(\s|\*|$)", command):
         return "Error: this command is on the deny list"
     env = {k: v for k, v in os.environ.items() if not re.search("API_KEY|AUTH_TOKEN", k)}
-    bash = shutil.which("bash") if os.name == "posix" else None
+    bash = "/bin/bash" if os.path.exists("/bin/bash") else None
     with tempfile.TemporaryFile() as output:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         place = {"shell": True, "executable": bash, "cwd": WORKDIR, "env": env}
@@ -838,7 +838,8 @@ def run_bash(command: str) -> str:
 @tool("read_file")
 def run_read(path: str, limit: int | None = None, offset: int = 0) -> str:
     """Read a text file, or `limit` lines of it after the first `offset` lines."""
-    start, stop = int(offset), int(offset) + int(limit) if limit is not None else None
+    start = int(offset or 0)
+    stop = None if limit is None else start + int(limit)
     with open_file(path, "rb") as file:
         part = islice(file, start, stop)
         data = b"".join(part) if start or stop is not None else file.read(TOOL_BYTES + 1)

@@ -41,7 +41,7 @@ KNOBS = {  # as shipped, but for a window of 10,000 tokens
     "SNIP_KEEP": 3,
     "IDLE_MINUTES": 5,
     "IDLE_KEEP": 5,
-    "PAYS": 2,
+    "PAYS": 4,
     "RECOVER_FILES": 5,
     "RECOVER_EACH": 5000,
     "RECOVER_ALL": 25_000,
@@ -300,6 +300,14 @@ def test_an_edit_waits_until_it_frees_enough_of_what_is_sent_again(s06, behind, 
     messages = full(messages + exchange(9, "x", "bash", command="date"), 0.65)
     ch07.graded_compact(messages)
     assert (results(messages)[0] == ch07.SNIPPED) == pays
+
+
+@pytest.mark.parametrize("size, gone", [(20_000, 1), (2000, 0)])
+def test_old_results_are_cleared_on_a_warm_cache_only_when_that_pays(s06, size, gone):
+    messages = conversation(running(big(size)), *[running(big(800), f"ls {n}") for n in range(6)])
+    ch07.METER.last_call = time.time()
+    freed = ch07.graded_compact(full(messages, 0.3))
+    assert [results(messages).count(ch07.CLEARED) > 0, list(freed)] == [gone, ["clear"] * gone]
 
 
 def test_the_next_request_marks_the_cache_before_the_edit(s06):

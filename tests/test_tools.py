@@ -455,9 +455,10 @@ def test_a_tool_of_a_student_may_have_any_parameter(agent, monkeypatch, use):
     assert use("plot", function="sin")["content"] == "plotted sin"
 
 
-def test_numbers_may_come_as_text(agent, file):
+def test_numbers_may_come_as_text_or_null(agent, file):
     file(b"a\nb\nc\n")
     assert agent.run_read("f.txt", limit="1", offset="1") == "b\n"
+    assert agent.run_read("f.txt", limit=None, offset=None) == "a\nb\nc\n"
 
 
 def test_behind_the_last_line_there_is_no_more(agent, file):

@@ -61,7 +61,7 @@ GRADED = {  # the same for ch07
     "TIGHT_AT": 0.7,
     "COMPACT_AT": 0.85,
     "IDLE_KEEP": 5,
-    "PAYS": 2,
+    "PAYS": 4,
     "RECOVER_FILES": 5,
     "RECOVER_EACH": 5000,
     "RECOVER_ALL": 25_000,
