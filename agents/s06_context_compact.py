@@ -240,7 +240,7 @@ def agent_loop(messages: list) -> bool:
     return False
 
 
-# --- plumbing -------------------------------------------------------------------------------
+# --- plumbing: around Layer 2 ----------------------------------------------------------------
 
 
 def compact_history(messages: list, focus: str = "", automatic: bool = False) -> str:
@@ -373,6 +373,8 @@ def flat_entries(history: list):
                 yield "tool", f"[{kind}]"
 
 
+# --- plumbing: requests, replies, blocks -----------------------------------------------------
+
 COMPRESSED, REQUEST = "[Conversation compressed.", "\n[The user's request, "
 GO_ON = "\n[Go on from here. Do not repeat what is done; answer the user if nothing remains.]"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -428,6 +430,43 @@ class ModelError(Exception):
         advice = [text for pattern, text in ADVICE.items() if re.search(pattern, key)]
         super().__init__(" - ".join([words[:300], *advice[:1]]))
         self.kind = next((kind for kind in REFUSED if re.search(REFUSED[kind], key)), "")
+
+
+def connect():
+    """The client; the SDK is imported here, at the first call, because that takes a second."""
+    global client
+    if client is None:
+        import anthropic
+
+        if not os.environ.get("ANTHROPIC_BASE_URL"):
+            os.environ.pop("ANTHROPIC_BASE_URL", None)  # the SDK takes "" for an address
+        keyless = {} if any(map(os.environ.get, KEYS)) else {"api_key": "none"}  # llama.cpp
+        client = anthropic.Anthropic(**keyless)
+    return client
+
+
+def with_cache_marks(messages: list) -> list:
+    """A copy of `messages` with cache_control where the prompt cache can be read again.
+
+    The frontier is the last block before the oldest result that Layer 1 may still clear: all
+    before it stays as it is. Marked: this frontier, that of the request before, the last block.
+    """
+    names, places, frontier = {}, [], None
+    for i, message in enumerate(messages):
+        for j, block in enumerate(blocks_of(message)):
+            names[block.get("id")] = block.get("name")
+            kept = names.get(block.get("tool_use_id")) in PRESERVE_RESULT_TOOLS
+            if block["type"] == "tool_result" and not kept and len(text_of(block)) > 100:
+                frontier = frontier or (places[-1] if places else (-1, -1))
+            if "thinking" not in block["type"]:
+                places.append((i, j))
+    marked = list(messages)
+    for i, j in {frontier, STATE.frontier, *places[-1:]}.intersection(places):
+        content = blocks_of(marked[i])
+        content[j] = content[j] | {"cache_control": {"type": "ephemeral"}}
+        marked[i] = {"role": marked[i]["role"], "content": content}
+    STATE.frontier = frontier
+    return marked
 
 
 def received(response) -> tuple:
@@ -506,6 +545,9 @@ def strip_thinking(messages: list) -> None:
             message["content"] = kept or [NO_REPLY]
 
 
+# --- plumbing: how messages join, and the archive --------------------------------------------
+
+
 def add(messages: list, role: str, content) -> None:
     """Let one message join `messages`: archived whole, then capped, then joined."""
     message = {"role": role, "content": spoken(role, plain(content))}
@@ -550,6 +592,57 @@ def join(messages: list, message: dict) -> None:
         messages[-1]["content"] = blocks_of(messages[-1]) + blocks_of(message)
     if not isinstance(messages[-1]["content"], str):
         messages[-1]["content"].sort(key=lambda block: block.get("type") != "tool_result")
+
+
+def admit(messages: list) -> None:
+    """Mend what came into the list past `add`, so that the API takes it."""
+    known = joined(messages)
+    strangers, messages[known:] = messages[known:], []
+    for message in strangers:
+        if message["role"] == "assistant" and not messages:
+            add(messages, "user", CONTINUE)
+        if not blocks_of(message, "tool_result"):
+            answer_calls(messages, {}, "interrupted")
+        mend(messages, message)
+
+
+def mend(messages: list, message: dict) -> None:
+    """Join a message from outside, without results that answer no open call, blank ones, none."""
+    content, calls = spoken(message["role"], message.get("content")), open_calls(messages)
+    if not isinstance(content, str):
+        blocks, content = content, []
+        for block in blocks:
+            if block["type"] != "tool_result" or block["tool_use_id"] in calls:
+                content.append(block)
+                calls = [call for call in calls if call != block.get("tool_use_id")]
+    if content:
+        message["content"] = content
+        join(messages, message)
+
+
+def open_calls(messages: list) -> list:
+    """The ids of the calls at the end of the list that have no result yet."""
+    blocks = [block for message in messages[-2:] for block in blocks_of(message)]
+    answered = {block.get("tool_use_id") for block in blocks}
+    return [b["id"] for b in blocks if b["type"] == "tool_use" and b["id"] not in answered]
+
+
+def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
+    """Answer the open calls in one user message, with `outputs` by id, or with `otherwise`."""
+    results = []
+    for call in open_calls(messages):
+        text = outputs.get(call, otherwise)
+        results.append({"type": "tool_result", "tool_use_id": call, "content": text})
+        results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
+    add(messages, "user", results)
+
+
+def make_askable(messages: list) -> None:
+    """See to it that all came through `add`, no call is open, and a user message is last."""
+    admit(messages)
+    answer_calls(messages, {})
+    if not messages or messages[-1]["role"] == "assistant":
+        add(messages, "user", CONTINUE)
 
 
 def joined(messages: list) -> int:
@@ -636,94 +729,6 @@ def resume(path: str) -> list:
     STATE.rest_until = estimate_tokens(messages) + MIN_SAVINGS * THRESHOLD
     tell(f"[resumed {path}: {len(messages)} messages, {estimate_tokens(messages):,} tokens]")
     return messages
-
-
-def admit(messages: list) -> None:
-    """Mend what came into the list past `add`, so that the API takes it."""
-    known = joined(messages)
-    strangers, messages[known:] = messages[known:], []
-    for message in strangers:
-        if message["role"] == "assistant" and not messages:
-            add(messages, "user", CONTINUE)
-        if not blocks_of(message, "tool_result"):
-            answer_calls(messages, {}, "interrupted")
-        mend(messages, message)
-
-
-def mend(messages: list, message: dict) -> None:
-    """Join a message from outside, without results that answer no open call, blank ones, none."""
-    content, calls = spoken(message["role"], message.get("content")), open_calls(messages)
-    if not isinstance(content, str):
-        blocks, content = content, []
-        for block in blocks:
-            if block["type"] != "tool_result" or block["tool_use_id"] in calls:
-                content.append(block)
-                calls = [call for call in calls if call != block.get("tool_use_id")]
-    if content:
-        message["content"] = content
-        join(messages, message)
-
-
-def open_calls(messages: list) -> list:
-    """The ids of the calls at the end of the list that have no result yet."""
-    blocks = [block for message in messages[-2:] for block in blocks_of(message)]
-    answered = {block.get("tool_use_id") for block in blocks}
-    return [b["id"] for b in blocks if b["type"] == "tool_use" and b["id"] not in answered]
-
-
-def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
-    """Answer the open calls in one user message, with `outputs` by id, or with `otherwise`."""
-    results = []
-    for call in open_calls(messages):
-        text = outputs.get(call, otherwise)
-        results.append({"type": "tool_result", "tool_use_id": call, "content": text})
-        results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
-    add(messages, "user", results)
-
-
-def make_askable(messages: list) -> None:
-    """See to it that all came through `add`, no call is open, and a user message is last."""
-    admit(messages)
-    answer_calls(messages, {})
-    if not messages or messages[-1]["role"] == "assistant":
-        add(messages, "user", CONTINUE)
-
-
-def with_cache_marks(messages: list) -> list:
-    """A copy of `messages` with cache_control where the prompt cache can be read again.
-
-    The frontier is the last block before the oldest result that Layer 1 may still clear: all
-    before it stays as it is. Marked: this frontier, that of the request before, the last block.
-    """
-    names, places, frontier = {}, [], None
-    for i, message in enumerate(messages):
-        for j, block in enumerate(blocks_of(message)):
-            names[block.get("id")] = block.get("name")
-            kept = names.get(block.get("tool_use_id")) in PRESERVE_RESULT_TOOLS
-            if block["type"] == "tool_result" and not kept and len(text_of(block)) > 100:
-                frontier = frontier or (places[-1] if places else (-1, -1))
-            if "thinking" not in block["type"]:
-                places.append((i, j))
-    marked = list(messages)
-    for i, j in {frontier, STATE.frontier, *places[-1:]}.intersection(places):
-        content = blocks_of(marked[i])
-        content[j] = content[j] | {"cache_control": {"type": "ephemeral"}}
-        marked[i] = {"role": marked[i]["role"], "content": content}
-    STATE.frontier = frontier
-    return marked
-
-
-def connect():
-    """The client; the SDK is imported here, at the first call, because that takes a second."""
-    global client
-    if client is None:
-        import anthropic
-
-        if not os.environ.get("ANTHROPIC_BASE_URL"):
-            os.environ.pop("ANTHROPIC_BASE_URL", None)  # the SDK takes "" for an address
-        keyless = {} if any(map(os.environ.get, KEYS)) else {"api_key": "none"}  # llama.cpp
-        client = anthropic.Anthropic(**keyless)
-    return client
 
 
 # --- tools ----------------------------------------------------------------------------------
@@ -1003,8 +1008,12 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     parser.add_argument("--demo", action="store_true", help="watch the three layers; no key needed")
     parser.add_argument("--resume", metavar="[=FILE]", help="go on from FILE or the newest")
     parser.error = lambda problem: parser.exit(2, f"{problem}; see --help\n")
-    words = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args(["--resume=" if word == "--resume" else word for word in words])
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--resume" in words:  # a file may stand behind it, with or without "="
+        at = words.index("--resume")
+        file = "".join(word for word in words[at + 1 : at + 2] if Path(word).is_file())
+        words[at : at + 1 + bool(file)] = [f"--resume={file}"]
+    args = parser.parse_args(words)
     blank = args.prompt is not None and not args.prompt.strip()
     if problem := bad_knob() or ("PROMPT is blank" if blank else ""):
         parser.error(problem)

@@ -153,12 +153,14 @@ def test_a_broken_transcript_is_told_in_one_line(terminal, keyed, tmp_path):
     assert (status, len(lines(shown))) == (1, 1) and "broken.jsonl" in shown
 
 
-def test_resume_goes_on_from_a_transcript(agent, scripted, terminal, keyed):
+@pytest.mark.parametrize("flag", [["--resume={}"], ["--resume", "{}"], ["--resume"]])
+def test_resume_goes_on_from_a_transcript(agent, scripted, terminal, keyed, flag):
     path = agent.archive([user("the secret word is ZEBRA"), assistant("ok")])
     agent.STATE.__init__(agent.STATE.usage)
     client = scripted(reply("ZEBRA"))
-    assert terminal("", f"--resume={path}", "which word?")[0] == 0
-    assert "ZEBRA" in str(client.requests[0]["messages"])
+    assert terminal("", *[word.format(path) for word in flag], "which word?")[0] == 0
+    said = str(client.requests[0]["messages"])
+    assert "ZEBRA" in said and "which word?" in said and str(path) not in said
 
 
 # --- the prompt ------------------------------------------------------------------------------
