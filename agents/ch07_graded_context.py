@@ -12,7 +12,8 @@ anchors the guess, and the cheapest layer that suffices acts, each at its own st
     1 budget   50 % (tighter at 70 %)       the middle of long old results     lost behind it
     2 snip     60 %                         results of calls made again since  lost behind it
       idle     5 minutes without a call     all but the newest 5 results       cold anyway
-      clear    if that pays on a warm one   the same                           lost behind it
+      clear    50 %, if the others are no   the same                           lost behind it
+               help, and this one pays
     3 compact  85 %, and costs a call       everything, for a summary and the  lost
                                             files used last, fresh from disk
 
@@ -194,6 +195,7 @@ def graded_compact(messages: list) -> Counter:
     plan += snip(messages) if full >= SNIP_AT else []
     cold = METER.last_call and time.time() - METER.last_call > 60 * IDLE_MINUTES
     clear = clear_idle(messages, IDLE_KEEP, "idle" if cold else "clear")
+    clear = clear if cold or full >= BUDGET_AT else []
     light, strong = useful(messages, plan), useful(messages, plan + clear)
     freed = apply(messages, strong if cold else paying(messages, light) or paying(messages, strong))
     # 2. The summary.
@@ -318,9 +320,13 @@ ACTS = [  # prompt, knobs, what to see
     ("Run `echo 'CHANGED = 1' >> notes.py`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "an edit"),
     ("Read notes.py", {}, "the file again; the newest three results stay"),
     ("Run `date`", {"MODEL_WINDOW": 20000, "PAYS": 0.5}, "snip: the first reading goes"),
-    ("Run `ls`", {"MODEL_WINDOW": 40000, "PAYS": 4}, "one more result"),
-    ("Run `ls -a`", {"IDLE_MINUTES": 0}, "idle: as if the prompt cache were cold at once"),
-    ("What is CHANGED?", {"MODEL_WINDOW": 3700, "IDLE_MINUTES": 5}, "compact, and notes.py again"),
+    ("Run `ls`", {"PAYS": 1}, "clear: what the first command printed is older than five results"),
+    ("Run `ls -a`", {"IDLE_MINUTES": 0, "IDLE_KEEP": 2}, "idle: as if the cache were cold"),
+    (
+        "What is CHANGED?",
+        {"MODEL_WINDOW": 1500, "IDLE_MINUTES": 5},
+        "compact, and notes.py comes back from disk",
+    ),
 ]
 
 

@@ -32,7 +32,7 @@ WORDS = {str: "string", dict: "dictionary", list: "list", int: "integer", bool: 
 MARK = " cache_control:mark|None?"
 SHAPES = {  # object -> its fields, as name:kind; "?" = may be missing; a kind may be a shape
     "request": "model:string messages:list max_tokens:integer system:string|list? tools:list? "
-    "tool_choice:choice? stop_sequences:list? stream:False? metadata:dictionary? thinking? "
+    "tool_choice:choice? stop_sequences:list? stream? metadata:dictionary? thinking? "
     "output_config:dictionary? container? service_tier? speed? inference_geo? diagnostics?" + MARK,
     "choice": "type:'auto'|'any'|'tool'|'none' name:string? disable_parallel_tool_use:boolean?",
     "mark": "type:'ephemeral' ttl:'5m'|'1h'?",
@@ -437,7 +437,8 @@ def read_on(view, match):
         number = 5 if re.search("(?i)several|at once|parallel|同时", view.request) else 1
         return text, [("read_file", {"path": path}) for path in left[:number]]
     lines = [f"- {path}: {fact}" for path, fact in known.items() if fnmatchcase(path, first)]
-    return "\n".join([f"I have read {len(lines)} files ({pattern}).", *lines]), []
+    rest = f" {len(left)} files of the plan remain." if left else ""
+    return "\n".join([f"I have read {len(lines)} files ({pattern}).{rest}", *lines]), []
 
 
 def once(tool, field, words):
@@ -584,6 +585,7 @@ class PracticeAPI:
         """The body of a request to a known path, with some key."""
         if not headers.get("x-api-key") and not headers.get("authorization"):
             raise ApiError(401, "x-api-key header is required")
+        need(headers.get("anthropic-version"), "anthropic-version: header is required")
         if path.partition("?")[0] not in ("/v1/messages", "/v1/messages/count_tokens"):
             raise ApiError(404)
         try:
@@ -592,6 +594,7 @@ class PracticeAPI:
         except ValueError:
             body = None
         need(isinstance(body, dict), "The request body is not a valid JSON object")
+        need(not body.get("stream"), "stream: this practice API does not stream")
         if "anthropic-beta" in headers:
             body.pop("context_management", None)  # accepted, and nothing comes of it
         return {"max_tokens": 1} | body if "/count_tokens" in path else body
@@ -686,11 +689,11 @@ ACTS = [  # prompt, knobs, what to watch
     ),
     ("Read agents/s06_context_compact.py", {}, "so that there is something to remember"),
     (
-        "Use the compact tool to manually compress the conversation, focus on micro_compact",
+        "Use the compact tool to manually compress the conversation, focus on MAX_RESULT_CHARS",
         {},
         "Layer 3: the model itself asks for the summary",
     ),
-    ("What does micro_compact do?", {}, "only the summary is left to answer from"),
+    ("What is MAX_RESULT_CHARS?", {}, "only the summary is left to answer from"),
 ]
 NOTE = re.compile(r"(?m)^\[(?:\.\.\.|Previous:|Conversation|Content|Old|Attached) .*\].*$")
 
@@ -715,7 +718,7 @@ def demo(agent, root=ROOT, acts=ACTS, knobs_in=None):
             vars(agent).update(WORKDIR=root, TRANSCRIPT_DIR=root / ".transcripts")
             for prompt, knobs, why in acts:
                 turned = ", ".join(f"{name} = {value}" for name, value in knobs.items())
-                print(f"\n--- {turned or 'knobs as before'}: {why}\n>> {prompt}")
+                print(f"\n--- {why} ({turned or 'knobs as before'})\n>> {prompt}")
                 (knobs_in or vars(agent)).update(knobs)
                 agent.add(messages, "user", prompt)
                 if agent.agent_loop(messages) is False:

@@ -104,17 +104,17 @@ def micro_compact(messages: list, clear_at_least: int = 0, drop_thinking: bool =
     old, freed = [], 0
     for index, block in results[: max(0, len(results) - KEEP_RECENT)]:
         name, content = names.get(get(block, "tool_use_id")) or "unknown", get(block, "content")
-        stub = f"[Previous: used {name}]"
+        placeholder = f"[Previous: used {name}]"
         clearable = name not in PRESERVE_RESULT_TOOLS and index < len(messages) - 1
-        if clearable and size(content) > max(100, len(stub)):
-            old.append((index, block, stub))
+        if clearable and size(content) > max(100, len(placeholder)):
+            old.append((index, block, placeholder))
             freed += len(str(content).encode("utf-8", "replace")) // 4
     # 2. An edit makes the API's prompt cache useless from there on: wait until it pays.
     if not old or freed < clear_at_least:
         return messages
     # 3. Only the content goes. The id stays, so that every call still has its result.
-    for _, block, stub in old:
-        block.update(content=stub) if isinstance(block, dict) else setattr(block, "content", stub)
+    for _, block, new in old:
+        block.update(content=new) if isinstance(block, dict) else setattr(block, "content", new)
     # 4. Claude signs its thinking over all that stands before it: behind an edit it is refused.
     for blocks in lists[old[0][0] + 1 :] if drop_thinking else []:
         kept = [block for block in blocks if "thinking" not in str(get(block, "type"))]
@@ -151,13 +151,13 @@ def compact_for_model(messages: list, calls: list) -> None:
     asked = {key: given.get("focus") for key, given in inputs.items() if isinstance(given, dict)}
     if not asked:
         return
-    if len(asked) == len(calls) and len(messages) == STATE.compacted_at + 2:  # nothing since
+    if len(asked) == len(calls) and len(messages) == STATE.compacted_at + 2:  # twice in a row
         STATE.compacted_at, problem = len(messages), "already compacted"
     else:
         tell("[manual compact]")
         focus = next((f for f in asked.values() if isinstance(f, str) and f.strip()), "")
         problem = compact_history(messages, focus)
-    for block in messages[-1]["content"] if problem else []:
+    for block in messages[-1]["content"] if problem else []:  # its result says why not
         if block.get("tool_use_id") in asked:
             block["content"] = problem
 
@@ -207,11 +207,11 @@ def agent_loop(messages: list) -> bool:
     try:
         make_askable(messages)
         while cut_replies < MAX_FAILURES:
-            # Only what is on disk may go: Layer 1, a layer of your own here, Layer 2 when too full.
+            # Nothing goes that is not on disk. Layer 1; then one of your own; Layer 2 if too full.
             size = before = estimate_tokens(messages)
             if archive(messages):
                 size = estimate_tokens(micro_compact(messages, CLEAR_AT_LEAST, "claude" in MODEL))
-                if size > max(THRESHOLD, STATE.rest_until):
+                if size > max(THRESHOLD, STATE.rest_until):  # it rests after --resume
                     compact_history(messages, automatic=True)
             # The model takes a step. Its calls are in the content, whatever the stop reason says.
             stop, content = ask_model(messages)
@@ -222,11 +222,11 @@ def agent_loop(messages: list) -> bool:
                 answer_calls(messages, {}, f"Error: not run, the reply was incomplete ({stop})")
                 calls = []
             run_tools(messages, calls)
-            # A reply that was cut is gone on with; any other without calls ends the turn.
+            # A reply that was cut is gone on with; any other that wants no tool ends the turn.
             cut_replies = cut_replies + 1 if stop in CUT_STOPS else 0
             if not cut_replies and not calls:
                 return stop != "refusal"
-            make_askable(messages)
+            make_askable(messages)  # no call is open, and a user message is last
             if stop == "model_context_window_exceeded":
                 compact_history(messages)
             # Layer 3. The batch is answered, so the list is whole; the loop goes on after it.
@@ -259,7 +259,7 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
     if after >= before:  # so it is, too, when the same list came back
         if compacted is not messages:
             tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
-        STATE.failures += automatic or compacted is messages  # /compact on a short chat is none
+        STATE.failures += automatic or compacted is messages  # /compact in vain is none
         return STATE.why
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
     tell(f"[compacted: {before:,} -> {after:,} tokens]")
@@ -941,9 +941,13 @@ def bad_knob() -> str:
         value, low = globals()[name], int(name not in zero)
         share = name == "MIN_SAVINGS" and type(value) is float
         if not (share or type(value) is int) or not value >= low:
-            return f"{name} = {value!r} makes no sense: it is a whole number, {low} or more"
+            kind = "share" if name == "MIN_SAVINGS" else "whole number"
+            return f"{name} = {value!r} makes no sense: it is a {kind}, {low} or more"
     fits = isinstance(PRESERVE_RESULT_TOOLS, (set, frozenset, list, tuple))
-    return "" if fits else f"PRESERVE_RESULT_TOOLS = {PRESERVE_RESULT_TOOLS!r}: no set of names"
+    words = (
+        f"PRESERVE_RESULT_TOOLS = {PRESERVE_RESULT_TOOLS!r} makes no sense: it is a set of names"
+    )
+    return "" if fits else words + ", set() for none"
 
 
 def read_env() -> None:
@@ -973,6 +977,7 @@ def run_command(messages: list, line: str) -> None:
         messages.clear()
         tell("[new conversation]")
     else:
+        tell(f"[unknown command: {name}]" if name != "/help" else "[commands]")
         print(HELP)
 
 
@@ -985,7 +990,7 @@ def chat(messages: list) -> int:
     while True:
         try:
             line = input("s06 >> ").strip()
-            if line in ("q", "exit"):
+            if line in ("q", "quit", "exit"):
                 return 0
             if line.startswith("/"):
                 run_command(messages, line)
@@ -1011,7 +1016,8 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     words = list(sys.argv[1:] if argv is None else argv)
     if "--resume" in words:  # a file may stand behind it, with or without "="
         at = words.index("--resume")
-        file = "".join(word for word in words[at + 1 : at + 2] if Path(word).is_file())
+        behind = [word for word in words[at + 1 : at + 2] if Path(word).suffix == ".jsonl"]
+        file = "".join(behind)
         words[at : at + 1 + bool(file)] = [f"--resume={file}"]
     args = parser.parse_args(words)
     blank = args.prompt is not None and not args.prompt.strip()

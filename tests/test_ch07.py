@@ -1,7 +1,9 @@
 """The second lesson: the context measured by the API's own numbers, five graded layers."""
 
 import io
+import os
 import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -302,11 +304,15 @@ def test_an_edit_waits_until_it_frees_enough_of_what_is_sent_again(s06, behind, 
     assert (results(messages)[0] == ch07.SNIPPED) == pays
 
 
-@pytest.mark.parametrize("size, gone", [(20_000, 1), (2000, 0)])
-def test_old_results_are_cleared_on_a_warm_cache_only_when_that_pays(s06, size, gone):
+@pytest.mark.parametrize(
+    "size, share, gone", [(20_000, 0.55, 1), (2000, 0.55, 0), (20_000, 0.3, 0)]
+)
+def test_old_results_are_cleared_on_a_warm_cache_when_it_fills_and_that_pays(
+    s06, size, share, gone
+):
     messages = conversation(running(big(size)), *[running(big(800), f"ls {n}") for n in range(6)])
     ch07.METER.last_call = time.time()
-    freed = ch07.graded_compact(full(messages, 0.3))
+    freed = ch07.graded_compact(full(messages, share))
     assert [results(messages).count(ch07.CLEARED) > 0, list(freed)] == [gone, ["clear"] * gone]
 
 
@@ -532,6 +538,7 @@ def terminal(s06, monkeypatch, capsys):
 
     def run(typed, *argv):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
+        monkeypatch.setattr(tempfile, "tempdir", os.getcwd())
         try:
             status = ch07.main(list(argv))
         except SystemExit as leaving:
@@ -550,6 +557,7 @@ def test_the_demo_makes_every_layer_fire_and_names_it(terminal):
         "budget -",
         "snip -",
         "idle -",
+        "clear -",
         "compact -",
         "Attached again",
         "CHANGED",

@@ -4,6 +4,9 @@ The working tree is not touched: a fresh copy of the lesson is loaded and the so
 """
 
 import importlib.util
+import re
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -66,6 +69,20 @@ def test_which_dimension_the_practice_model_misses(agent, dropped, goes_wrong):
     poorer = lesson(agent)
     poorer.SUMMARY_PROMPT = poorer.SUMMARY_PROMPT.replace(dropped, "")
     assert (run(FOLDER / "check_3_dimensions.py", poorer) == "") == goes_wrong
+
+
+def test_a_knob_turned_in_the_file_reaches_its_check(tmp_path):
+    """As a student does it: edit the lesson, run the check."""
+    root = FOLDER.parent.parent
+    for name in ("agents", "tests", "pyproject.toml"):
+        source = root / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, tmp_path / name)
+    file = tmp_path / "agents" / "s06_context_compact.py"
+    file.write_text(re.sub("(?m)^KEEP_RECENT = .*", "KEEP_RECENT = 0", file.read_text()))
+    check = [sys.executable, "-m", "pytest", "-q", "tests/exercises/check_1_keep_recent.py"]
+    child = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    assert child.returncode == 0, child.stdout
 
 
 def test_the_checks_are_not_collected_with_the_suite():

@@ -401,6 +401,7 @@ def test_count_tokens_needs_no_max_tokens(api):
 
 def post(api, path="/v1/messages", data=b"{}", **headers):
     """(status, message) of what is sent past the SDK and refused."""
+    headers = {"anthropic-version": "2023-06-01"} | headers
     request = urllib.request.Request(f"{api.url}{path}", data, headers)
     with pytest.raises(urllib.error.HTTPError) as failed:
         urllib.request.urlopen(request)
@@ -410,6 +411,7 @@ def post(api, path="/v1/messages", data=b"{}", **headers):
 def test_a_key_a_known_path_and_json_are_wanted(api):
     half = json.dumps(body(user("\ud800"))).encode()
     assert post(api) == (401, "x-api-key header is required")
+    assert "header is required" in post(api, authorization="t", **{"anthropic-version": ""})[1]
     assert post(api, "/v2", authorization="Bearer test") == (404, "Not found error")
     assert "valid JSON object" in post(api, data=b"[", authorization="Bearer test")[1]
     assert "valid JSON object" in post(api, data=half, authorization="Bearer test")[1]
@@ -419,6 +421,7 @@ def test_context_management_needs_a_beta_header(api):
     data = json.dumps(body(context_management={})).encode()
     assert "context_management: Extra inputs" in post(api, data=data, authorization="t")[1]
     headers = {"authorization": "t", "anthropic-beta": "context-management-2025-06-27"}
+    headers["anthropic-version"] = "2026-10-21"
     request = urllib.request.Request(f"{api.url}/v1/messages", data, headers)
     assert urllib.request.urlopen(request).status == 200
 

@@ -3,7 +3,8 @@
 Add a tool `search_transcripts(word: str) -> str` with the decorator @tool, beside run_edit. It
 goes through TRANSCRIPT_DIR, loads each transcript with load() and returns, for each tool_result
 that holds the word, one line: the transcript's name and some 200 characters around the word. When
-nothing is found it says so; it never fails on a file that is no transcript.
+nothing is found it says so; it never fails on a file that is no transcript. blocks_of and text_of
+are there to help.
 
     python -m pytest -q -s tests/exercises/check_5_search.py
 """

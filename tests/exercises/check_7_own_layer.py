@@ -3,7 +3,8 @@
 Write drop_repeats(messages): a tool_result whose text is longer than 100 characters and equals
 that of a newer tool_result becomes "[Same as a newer result]". Call it in agent_loop, beside
 Layer 1. The rules of Layer 1 hold: in place, never the last message, the block stays with its id,
-twice changes nothing more. And mind what an edit does to the thinking behind it.
+twice changes nothing more. And mind what an edit does to the thinking behind it: strip_thinking
+is there to help. (When drop_repeats is right, tests that count on repeated results may fail.)
 
     python -m pytest -q -s tests/exercises/check_7_own_layer.py
 """
