@@ -246,6 +246,8 @@ def agent_loop(messages: list) -> bool:
 def compact_history(messages: list, focus: str = "", automatic: bool = False) -> str:
     """Layer 2 in place, for loop, tool and /compact; return "" or why nothing was compacted."""
     before = estimate_tokens(messages)
+    if not messages:
+        return tell("[no messages, nothing to compact]")
     if automatic:
         freed = before - estimate_tokens(still_open(messages))
         if STATE.failures >= MAX_FAILURES:
@@ -256,11 +258,12 @@ def compact_history(messages: list, focus: str = "", automatic: bool = False) ->
     STATE.told.clear()  # each attempt may say again what went wrong
     compacted = auto_compact(messages, focus)
     after = estimate_tokens(compacted)
-    if after >= before:  # so it is, too, when the same list came back
-        if compacted is not messages:
-            tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
-        STATE.failures += automatic or compacted is messages  # /compact in vain is none
+    if compacted is messages:  # one line has said why
+        STATE.failures += 1
         return STATE.why
+    if after >= before:
+        STATE.failures += automatic  # /compact on a short chat is no failure
+        return tell(f"[nothing gained, history kept: {before:,} -> {after:,} tokens]")
     tell(f"[transcript saved: {relpath(STATE.path, WORKDIR)}]")
     tell(f"[compacted: {before:,} -> {after:,} tokens]")
     messages[:] = compacted
@@ -279,7 +282,7 @@ def summarise(history: list, focus: str) -> str:
     room = (SUMMARY_INPUT >> min(STATE.failures, 4)) - estimate_tokens(head) - 50
     prompt = f"{head}\n\n<{tag}>\n{flat_text(history, room)}\n</{tag}>"
     stop, content = ask(messages=[{"role": "user", "content": prompt}])
-    summary = "".join(block["text"] for block in content if block["type"] == "text").strip()
+    summary = "".join(b.get("text", "") for b in content if b["type"] == "text").strip()
     if not summary or stop not in ("end_turn", "stop_sequence", None):
         raise ModelError(f"the summary is {'not whole' if summary else 'empty'}: {stop}")
     return summary
@@ -307,7 +310,7 @@ def still_open(messages: list) -> tuple:
     users = [message for message in messages if message["role"] == "user"]
     for message, block in ((m, block) for m in users for block in blocks_of(m, "text")):
         text = block["text"]
-        if text.startswith(COMPRESSED) and REQUEST in text:  # a summary: what it carries over
+        if is_summary(text):  # a summary: what it carries over
             label, _, text = text.partition(REQUEST)[2].partition("]\n")
             texts = [(message, text.removesuffix(GO_ON))]
         elif text != CONTINUE:
@@ -347,7 +350,8 @@ def flat_text(history: list, room: int) -> str:
     lines, used, end = [None] * len(entries), 0, len(entries) - 1
     order = sorted(range(end + 1), key=lambda i: (0 < i < end, entries[i][0] != "user", -i))
     for index in order:
-        text = cut_middle(entries[index][1], room)
+        text = entries[index][1]
+        text = cut_middle(text, room * len(text) // len(text.encode("utf-8", "replace")))
         if used + size(text) <= room:
             lines[index] = text
             used += size(text)
@@ -404,6 +408,7 @@ class State:
 
     def __init__(self, usage):
         self.path = None  # the transcript being written
+        self.end = 0  # its bytes
         self.seen = []  # the messages of the list when it was last written to
         self.unsaved = []  # lines that the disk has refused so far
         self.frontier = None  # (message, block): a cache mark of the last request
@@ -470,13 +475,12 @@ def with_cache_marks(messages: list) -> list:
 
 
 def received(response) -> tuple:
-    """(stop_reason, blocks) of a reply; blocks of a type we do not know are dropped."""
+    """(stop_reason, blocks) of a reply."""
     for kind in ("input", "output", "cache_read_input", "cache_creation_input"):
         count = getattr(getattr(response, "usage", None), f"{kind}_tokens", 0)
         STATE.usage[kind] += count if isinstance(count, int) else 0
     blocks = map(plain_block, blocks_of({"content": response.content}))  # HTML comes as str
-    blocks = [b for b in blocks if b["type"] in TYPES and (b["type"] != "text" or b.get("text"))]
-    return getattr(response, "stop_reason", None), plain(blocks)
+    return getattr(response, "stop_reason", None), plain(list(blocks))
 
 
 def plain_block(block) -> dict:
@@ -495,7 +499,14 @@ def plain(content):
 
 
 def tidy_calls(messages: list, content: list) -> list:
-    """Make the calls in `content` ones the API takes back; return them with the input they had."""
+    """Make `content` one that the API takes back; return its calls with the input they had.
+
+    Blank text and blocks of a type we do not know go. Claude's thinking is bound to all of its
+    reply: when something of it was changed, the thinking goes, too.
+    """
+    as_sent = plain(content)
+    content[:] = [b for b in content if b["type"] in TYPES]
+    content[:] = [b for b in content if b["type"] != "text" or (b.get("text") or "").strip()]
     calls, taken = [], {b["id"] for message in messages for b in blocks_of(message, "tool_use")}
     for block in (block for block in content if block["type"] == "tool_use"):
         block["name"] = re.sub("[^a-zA-Z0-9_-]", "_", str(block.get("name") or "_"))[:64]
@@ -505,6 +516,8 @@ def tidy_calls(messages: list, content: list) -> list:
         taken.add(block["id"])
         calls.append({"input": None, **block})
         block["input"] = block["input"] if isinstance(block.get("input"), dict) else {}
+    if content != as_sent and "claude" in MODEL:
+        content[:] = [block for block in content if "thinking" not in block["type"]]
     return calls
 
 
@@ -552,10 +565,12 @@ def add(messages: list, role: str, content) -> None:
     """Let one message join `messages`: archived whole, then capped, then joined."""
     message = {"role": role, "content": spoken(role, plain(content))}
     if message["content"]:
-        path = archive([*messages, message])
-        cap(message, path)
-        join(messages, message)
-        STATE.seen = list(messages)
+        try:
+            cap(message, archive([*messages, message]))
+        finally:  # Ctrl-C, too: what counts as archived joins
+            if STATE.seen and STATE.seen[-1] is message:
+                join(messages, message)
+                STATE.seen = list(messages)
 
 
 def spoken(role: str, content):
@@ -572,20 +587,27 @@ def spoken(role: str, content):
 def cap(message: dict, path: Path | None) -> None:
     """Cut texts over MAX_RESULT_CHARS in place; together they hold at most twice as much."""
     note = f", whole in {relpath(path, WORKDIR)}" if path else ""
-    blocks = [message] if isinstance(message["content"], str) else message["content"]
-    lists = [block["content"] for block in blocks if isinstance(block.get("content"), list)]
-    blocks = blocks + [part for parts in lists for part in parts]
-    texts = [(b, k) for b in blocks for k in ("text", "content") if isinstance(b.get(k), str)]
-    texts = [(block, key) for block, key in texts if not block[key].startswith(COMPRESSED)]
+    holders = [message]  # then its blocks, then the parts of their results
+    for holder in holders:
+        holders += holder["content"] if isinstance(holder.get("content"), list) else []
+    texts = [(h, k) for h in holders for k in ("text", "content") if isinstance(h.get(k), str)]
+    texts = [(h, k) for h, k in texts if h.get("type") == "tool_result" or not is_summary(h[k])]
     limit = MAX_RESULT_CHARS
     while sum(min(limit, len(block[key])) for block, key in texts) > 2 * MAX_RESULT_CHARS:
-        limit -= limit // 10 + 1
+        limit = limit * 9 // 10
     for block, key in texts:
         block[key] = cut_middle(block[key], limit, note)
 
 
+def is_summary(text: str) -> bool:
+    """Whether a text stands for a conversation that was compacted."""
+    return text.startswith(COMPRESSED) and REQUEST in text
+
+
 def join(messages: list, message: dict) -> None:
     """Append `message`, or its blocks to a last message of the same role; results come first."""
+    if not message["content"]:
+        return
     if not messages or messages[-1]["role"] != message["role"]:
         messages.append(message)
     else:
@@ -595,15 +617,18 @@ def join(messages: list, message: dict) -> None:
 
 
 def admit(messages: list) -> None:
-    """Mend what came into the list past `add`, so that the API takes it."""
-    known = joined(messages)
-    strangers, messages[known:] = messages[known:], []
-    for message in strangers:
-        if message["role"] == "assistant" and not messages:
-            add(messages, "user", CONTINUE)
-        if not blocks_of(message, "tool_result"):
-            answer_calls(messages, {}, "interrupted")
-        mend(messages, message)
+    """Mend what came into the list past `add`, so that the API takes it; on disk as it came."""
+    if messages:
+        archive(messages)  # first: what is joined to another message is no longer seen to be new
+    whole = []
+    for message in messages:
+        if message["role"] == "assistant" and not whole:
+            join(whole, {"role": "user", "content": CONTINUE})
+        calls = [] if blocks_of(message, "tool_result") else open_calls(whole)
+        join(whole, {"role": "user", "content": [result_of(c, "interrupted") for c in calls]})
+        mend(whole, message)
+    messages[:] = whole  # at once: an error above leaves the list as it was
+    STATE.seen = list(messages)
 
 
 def mend(messages: list, message: dict) -> None:
@@ -615,26 +640,30 @@ def mend(messages: list, message: dict) -> None:
             if block["type"] != "tool_result" or block["tool_use_id"] in calls:
                 content.append(block)
                 calls = [call for call in calls if call != block.get("tool_use_id")]
-    if content:
-        message["content"] = content
-        join(messages, message)
+    same = content == message.get("content") and len(message) == 2
+    if messages and messages[-1]["role"] == message["role"]:
+        messages[-1] = dict(messages[-1])  # a list built by hand may hold one message twice
+    join(messages, message if same else {"role": message["role"], "content": content})
 
 
 def open_calls(messages: list) -> list:
     """The ids of the calls at the end of the list that have no result yet."""
     blocks = [block for message in messages[-2:] for block in blocks_of(message)]
-    answered = {block.get("tool_use_id") for block in blocks}
-    return [b["id"] for b in blocks if b["type"] == "tool_use" and b["id"] not in answered]
+    calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    answered = {b.get("tool_use_id") for b in blocks_of(messages[-1])} if calls else set()
+    return [call for call in calls if call not in answered]
 
 
 def answer_calls(messages: list, outputs: dict, otherwise: str = INTERRUPTED) -> None:
     """Answer the open calls in one user message, with `outputs` by id, or with `otherwise`."""
-    results = []
-    for call in open_calls(messages):
-        text = outputs.get(call, otherwise)
-        results.append({"type": "tool_result", "tool_use_id": call, "content": text})
-        results[-1] |= {"is_error": True} if text.startswith("Error:") else {}
-    add(messages, "user", results)
+    calls = open_calls(messages)
+    add(messages, "user", [result_of(call, outputs.get(call, otherwise)) for call in calls])
+
+
+def result_of(call: str, text: str) -> dict:
+    """The tool_result that answers a call."""
+    result = {"type": "tool_result", "tool_use_id": call, "content": text}
+    return result | ({"is_error": True} if text.startswith("Error:") else {})
 
 
 def make_askable(messages: list) -> None:
@@ -661,17 +690,16 @@ def archive(messages: list) -> Path | None:
     if not messages:
         tell("[no messages, no transcript]")
         return None
-    for message in messages[joined(messages) :]:
-        line = {"role": message["role"], "content": plain(message.get("content"))}
-        STATE.unsaved.append(json.dumps(line, ensure_ascii=False) + "\n")
-    STATE.seen = list(messages)
+    new = messages[joined(messages) :]
+    lines = [{"role": m["role"], "content": plain(m.get("content"))} for m in new]
+    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
+    STATE.unsaved, STATE.seen = STATE.unsaved + lines, list(messages)
     try:
         if STATE.unsaved:
             append("".join(STATE.unsaved).encode())
     except OSError as error:
         tell(f"[no transcript, so no compaction: {error.strerror}: {TRANSCRIPT_DIR}]", once=True)
         return None
-    STATE.unsaved.clear()
     return STATE.path
 
 
@@ -679,19 +707,23 @@ def append(data: bytes) -> None:
     """Write `data` to the end of the transcript, all of it or nothing."""
     path, mode = STATE.path, "ab"
     if path is None:
+        STATE.end = 0
         TRANSCRIPT_DIR.mkdir(parents=True, exist_ok=True)
         TRANSCRIPT_DIR.chmod(0o700)
         (TRANSCRIPT_DIR / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
         name = time.strftime("transcript_%Y%m%dT%H%M%SZ_", time.gmtime()) + secrets.token_hex(4)
         path, mode = TRANSCRIPT_DIR / f"{name}.jsonl", "xb"
     with open(path, mode, 0, opener=partial(os.open, mode=0o600)) as file:
-        STATE.path, end = path, file.tell()
+        STATE.path = path
+        if file.tell() > STATE.end:  # Ctrl-C came between the last write and the last line here
+            file.truncate(STATE.end)
         try:
             while data:
                 data = data[file.write(data) :]
         except BaseException:  # a full disk, or Ctrl-C
-            file.truncate(end)
+            file.truncate(STATE.end)
             raise
+        STATE.end, STATE.unsaved = file.tell(), []
 
 
 def load(path) -> list:
@@ -706,7 +738,7 @@ def load(path) -> list:
             if message["role"] not in ("user", "assistant"):
                 raise ValueError
             mend(messages, message)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a transcript") from None
     return messages
@@ -714,16 +746,19 @@ def load(path) -> list:
 
 def resume(path: str) -> list:
     """Bring a transcript, by default the newest, back as a conversation with its own file."""
-    files = sorted(TRANSCRIPT_DIR.glob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
-    whole = (file for file in files[::-1] if b"\n" in file.read_bytes())
-    path = path or next(whole, "no transcript")
+    if not path:
+        newest = sorted(TRANSCRIPT_DIR.glob("*.jsonl"), key=lambda f: -f.stat().st_mtime_ns)
+        path = next((file for file in newest if b"\n" in file.read_bytes()), None)
+    if not path:
+        raise ValueError("there is no transcript yet")
     messages = load(path)
     admit(messages)
     if not messages:
         raise ValueError(f"{path} holds no message")
     answer_calls(messages, {}, "interrupted")
+    path = archive(messages)
     for message in messages:
-        cap(message, archive(messages))
+        cap(message, path)
     if "claude" in MODEL:
         strip_thinking(messages)
     STATE.rest_until = estimate_tokens(messages) + MIN_SAVINGS * THRESHOLD
@@ -908,7 +943,7 @@ def printable(text: str) -> str:
 
 
 def tell(text: str, once: bool = False) -> str:
-    """Print one dim line and return it; with `once` not again until a compaction succeeds."""
+    """Print one dim line and return it; with `once` not again until the next try to compact."""
     STATE.why, kind = text, re.sub(r"[\d,]", "", text)
     if not (once and kind in STATE.told):
         line = printable(text).replace("\n", " ")
@@ -958,6 +993,7 @@ def read_env() -> None:
         from dotenv import dotenv_values, find_dotenv
 
         lines = {k: v for k, v in dotenv_values(find_dotenv(usecwd=True)).items() if v}
+        lines = {k: v for k, v in lines.items() if "\0" not in k + v and "=" not in k}
     except (ImportError, OSError, ValueError) as error:
         tell(f"[.env is not read: {error}]")
     if "ANTHROPIC_AUTH_TOKEN" in lines and "ANTHROPIC_API_KEY" not in lines:
@@ -1016,7 +1052,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
     words = list(sys.argv[1:] if argv is None else argv)
     if "--resume" in words:  # a file may stand behind it, with or without "="
         at = words.index("--resume")
-        behind = [word for word in words[at + 1 : at + 2] if Path(word).suffix == ".jsonl"]
+        behind = [word for word in words[at + 1 : at + 2] if word.endswith(".jsonl")]
         file = "".join(behind)
         words[at : at + 1 + bool(file)] = [f"--resume={file}"]
     args = parser.parse_args(words)
@@ -1028,7 +1064,7 @@ def parse_arguments(argv: list | None) -> argparse.Namespace:
 
 def main(argv: list | None = None) -> int:
     """Run the program; return its exit status."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):  # whatever the locale says
+    for stream in filter(None, (sys.stdin, sys.stdout, sys.stderr)):  # whatever the locale says
         stream.reconfigure(encoding="utf-8", errors="replace")
     for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # a running command is stopped, too
         signal.signal(getattr(signal, name), lambda *_: sys.exit(1))
@@ -1060,4 +1096,8 @@ if __name__ == "__main__":
     if sys.getfilesystemencoding() != "utf-8":  # LC_ALL=C: names and arguments would be ASCII
         os.environ["LC_ALL"] = "C.UTF-8"
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # "| head" has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)

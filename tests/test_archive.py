@@ -514,3 +514,63 @@ def test_what_was_taken_back_is_not_summarised(agent, scripted):
     client = scripted(reply("SUM"))
     agent.auto_compact(messages)
     assert "TAKEN-BACK" not in client.summaries[0]
+
+
+def everything(agent):
+    """All that the transcripts hold."""
+    files = sorted(agent.TRANSCRIPT_DIR.glob("*.jsonl"))
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def test_what_is_appended_by_hand_is_on_disk_though_it_joins_another_message(agent, scripted):
+    messages = conversation(agent, [user("first")])
+    messages.append(user("SECOND-77"))
+    scripted(reply("done"), reply("done"))
+    agent.agent_loop(messages)
+    agent.agent_loop([user("go"), assistant(call("t1", "bash", command="ls")), user("TEXT-88")])
+    assert "SECOND-77" in everything(agent) and "TEXT-88" in everything(agent)
+
+
+def test_an_interrupt_just_behind_the_write_does_not_archive_twice(agent, monkeypatch):
+    messages, real = session(2), agent.append
+
+    def interrupted(data):
+        monkeypatch.setattr(agent, "append", real)
+        real(data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.archive(messages)
+    assert lines_of(agent.archive(messages)) == messages
+
+
+def test_what_an_interrupt_left_of_a_write_does_not_stay(agent):
+    messages = conversation(agent, session(2))
+    with agent.archive(messages).open("ab") as file:
+        file.write(b'{"role": "us')
+    agent.add(messages, "assistant", "next")
+    assert agent.load(agent.archive(messages)) == messages
+
+
+def test_what_is_archived_joins_though_an_interrupt_comes_between(agent, monkeypatch):
+    messages = conversation(agent, session(2))
+    monkeypatch.setattr(agent, "cap", lambda *_: {}[0])
+    with pytest.raises(KeyError):
+        agent.add(messages, "assistant", "next")
+    assert messages[-1] == assistant("next")
+    assert len(list(agent.TRANSCRIPT_DIR.glob("*.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ['{"role": "user", "content": [{"type": "text", "text": 5}]}', "[" * 99999]
+)
+def test_what_is_no_message_is_told_with_its_line(agent, tmp_path, line):
+    (tmp_path / "x.jsonl").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match="line 1: not a transcript"):
+        agent.load(tmp_path / "x.jsonl")
+
+
+def test_without_any_transcript_resume_says_so(agent):
+    with pytest.raises(ValueError, match="no transcript yet"):
+        agent.resume("")

@@ -462,6 +462,21 @@ def test_what_the_user_said_is_there_as_long_as_it_fits(agent, scripted):
     )
 
 
+def test_what_the_user_said_in_chinese_has_the_same_room(agent):
+    said = [
+        user("\u6c49" * 30_000),
+        assistant("ok"),
+        user("SECOND " + "\u5b57" * 6000),
+        assistant("ok"),
+    ]
+    assert "SECOND" in agent.flat_text([*said, user("third"), assistant("ok")], 29_000)
+
+
+def test_to_compact_an_empty_chat_is_no_failure(agent, capsys):
+    assert [bool(agent.compact_history([])) for _ in range(3)] == [True] * 3
+    assert agent.STATE.failures == 0 and "no messages" in capsys.readouterr().out
+
+
 # --- which summaries are accepted ------------------------------------------------------------
 
 NO_STOP_REASON = SimpleNamespace(content=[text("SUM")])

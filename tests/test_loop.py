@@ -814,3 +814,42 @@ def test_a_refusal_is_told(run, capsys):
 def test_a_call_without_a_name_gets_one(run):
     messages, _ = run(reply(call("t1", "")), reply("done"))
     assert messages[1]["content"][0]["name"] and "unknown tool" in str(results(messages))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [assistant("hello")],
+        [user("q"), assistant(bash("t1")), user("no"), assistant("x")],
+        [{**user("hi"), "timestamp": 1}, assistant("x")],
+        [user("hi")] * 3,
+    ],
+)
+@pytest.mark.parametrize("door", ["add", "archive"])
+def test_it_is_mended_also_when_it_was_archived_before(agent, scripted, messages, door):
+    messages = [*messages]
+    agent.add(messages, "user", "hi") if door == "add" else agent.archive(messages)
+    client = scripted(reply("done"))
+    assert agent.agent_loop(messages) and len(client.requests) == 1
+
+
+def test_one_message_that_stands_in_a_list_many_times_does_not_grow(agent, scripted):
+    messages = [user("hi")] * 16
+    scripted(reply("done"))
+    agent.agent_loop(messages)
+    assert len(messages[0]["content"]) == 16 and len(messages) == 2
+
+
+def test_a_list_that_cannot_be_mended_is_left_as_it_was(agent):
+    messages = [user("q"), assistant("a"), {"role": "user", "content": ["plain"]}, assistant("b")]
+    before = copy.deepcopy(messages)
+    with pytest.raises(Exception):  # noqa: B017
+        agent.agent_loop(messages)
+    assert messages == before
+
+
+def test_a_call_whose_id_comes_again_keeps_both_results(agent, scripted):
+    pair = [assistant(bash("t1")), user(result("t1", "a"))]
+    messages = [user("q"), *copy.deepcopy(pair), *copy.deepcopy(pair)]
+    agent.admit(messages)
+    assert results(messages) == ["a", "a"]

@@ -93,6 +93,22 @@ def test_a_reply_of_several_thoughts_and_calls_is_taken_back_as_it_came(agent, p
     assert [record["error"] for record in api.requests] == [None, None]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"type": "text", "text": " \n"},
+        {"type": "brand_new_block"},
+        call("t 1", "bash", command="true"),
+    ],
+)
+def test_thinking_around_what_had_to_be_tidied_is_not_sent_back(agent, practice, changed):
+    api, last = practice(), call("t2", "bash", command="true")
+    thoughts = [{"type": "thinking", "thinking": ""} for _ in range(2)]
+    api.replies.append(([thoughts[0], changed, thoughts[1], last], "tool_use"))
+    ask(agent, [], "Run `true`")
+    assert [record["error"] for record in api.requests] == [None, None]
+
+
 def test_a_fact_is_answered_from_the_summary_alone(agent, practice, tmp_path):
     api = practice()
     files(tmp_path / "lib", 3)

@@ -477,5 +477,25 @@ def test_where_the_packages_are_missing_it_says_how_to_install_them(agent):
     assert "install the packages: python -m pip install ." in child.stdout
 
 
+def test_an_env_line_that_no_environment_can_hold_is_left_out(agent, terminal):
+    Path(".env").write_bytes(b"A=\0\n'B=C'=d\nMODEL_ID=claude-x\n")
+    assert terminal("q\n", "--offline")[0] == 0
+
+
+def test_a_long_prompt_may_stand_behind_resume(agent, scripted, terminal, keyed):
+    agent.archive([user("the secret word is ZEBRA"), assistant("ok")])
+    agent.STATE.__init__(agent.STATE.usage)
+    client = scripted(reply("ZEBRA"))
+    assert terminal("", "--resume", "please " * 50)[0] == 0
+    assert "please please" in str(client.requests[0]["messages"])
+
+
+def test_a_reader_that_leaves_early_is_no_error_of_ours(agent):
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": PLAIN_SDK}
+    line = f"{sys.executable} -B {PROGRAM} --offline 'Run `seq 9`' | true"
+    child = subprocess.run(line, shell=True, env=clean, capture_output=True, timeout=60)
+    assert child.stderr == b""
+
+
 def test_the_source_is_ascii():
     assert PROGRAM.read_bytes().isascii()

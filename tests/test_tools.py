@@ -497,3 +497,9 @@ def test_line_endings_stay_as_they_are_around_an_edit(
     file(before)
     assert agent.run_edit("f.txt", old, new) == "Edited f.txt"
     assert (tmp_path / "f.txt").read_bytes() == after
+
+
+def test_a_result_that_begins_like_a_summary_is_cut_as_well(agent, monkeypatch, use):
+    monkeypatch.setattr(agent, "MAX_RESULT_CHARS", 2000)
+    shown = use("bash", command=f"printf '{agent.COMPRESSED}'; seq 9999")["content"]
+    assert shown.startswith(agent.COMPRESSED) and len(shown) <= 2000
