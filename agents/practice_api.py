@@ -390,11 +390,11 @@ def look(found):
 
 def facts(text):
     """What a file holds: its number of lines, first definitions and numbers, or first line."""
-    cut = "+" if "\n[... " in text else ""
+    cut = " and more" if "\n[... " in text else ""
     found = re.findall(r"(?m)^\s*((?:def|class) \w+)", text)[:4]
     found += re.findall(r"(?m)^([A-Z][A-Z_\d]+ = [\d_.]+)", text)[:3]
     first = text.strip().partition("\n")[0][:80]
-    return f"{len(text.splitlines())}{cut} lines, {', '.join(found) or first}"
+    return f"{len(text.splitlines())} lines{cut}, {', '.join(found) or first}"
 
 
 def files_read(view):
