@@ -674,14 +674,6 @@ def make_askable(messages: list) -> None:
         add(messages, "user", CONTINUE)
 
 
-def joined(messages: list) -> int:
-    """How many messages of the list are in the transcript; 0 for another conversation."""
-    gone = STATE.path and not (STATE.path.parent == TRANSCRIPT_DIR and STATE.path.exists())
-    if gone or len(messages) < len(STATE.seen) or any(map(is_not, messages, STATE.seen)):
-        STATE.__init__(STATE.usage)
-    return len(STATE.seen)
-
-
 def archive(messages: list) -> Path | None:
     """Append what is not on disk yet, one message a line; return the transcript's path.
 
@@ -690,7 +682,10 @@ def archive(messages: list) -> Path | None:
     if not messages:
         tell("[no messages, no transcript]")
         return None
-    new = messages[joined(messages) :]
+    lost = STATE.path and not (STATE.path.parent == TRANSCRIPT_DIR and STATE.path.exists())
+    if lost or len(messages) < len(STATE.seen) or any(map(is_not, messages, STATE.seen)):
+        STATE.__init__(STATE.usage)  # another conversation, or a file that is gone: all of it anew
+    new = messages[len(STATE.seen) :]
     lines = [{"role": m["role"], "content": plain(m.get("content"))} for m in new]
     lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
     STATE.unsaved, STATE.seen = STATE.unsaved + lines, list(messages)
@@ -992,8 +987,8 @@ def read_env() -> None:
     try:
         from dotenv import dotenv_values, find_dotenv
 
-        lines = {k: v for k, v in dotenv_values(find_dotenv(usecwd=True)).items() if v}
-        lines = {k: v for k, v in lines.items() if "\0" not in k + v and "=" not in k}
+        lines = dotenv_values(find_dotenv(usecwd=True))
+        lines = {k: v for k, v in lines.items() if v and "\0" not in k + v and "=" not in k}
     except (ImportError, OSError, ValueError) as error:
         tell(f"[.env is not read: {error}]")
     if "ANTHROPIC_AUTH_TOKEN" in lines and "ANTHROPIC_API_KEY" not in lines:
