@@ -97,8 +97,8 @@ def budget(messages: list, limit: int, note: str = "") -> list:
     """Layer 1: of results over `limit` characters, head and tail."""
     edits, half = [], limit // 2
     for index, block, _ in results_in(messages):
-        text = block.get("content")
-        if isinstance(text, str) and len(text) > limit:
+        text = s06.text_of(block)
+        if len(text) > limit:
             middle = text[half:-half]
             gone = len(middle) + sum(map(int, re.findall(r"budgeted: (\d+) chars", middle)))
             mark = f"[... budgeted: {gone} chars truncated ...]{note}"
@@ -344,6 +344,8 @@ def bad_knob() -> str:
         low = RESERVE + 1 if name == "MODEL_WINDOW" and type(RESERVE) is int else 0
         if type(value) not in kinds or not value >= low:
             return f"{name} = {value!r} makes no sense: it is a number, {low} or more"
+    if not isinstance(SNIPPABLE_TOOLS, (set, frozenset, list, tuple)):
+        return f"SNIPPABLE_TOOLS = {SNIPPABLE_TOOLS!r} makes no sense: it is a set of names"
     return FIRST.bad_knob()
 
 

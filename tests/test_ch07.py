@@ -237,6 +237,14 @@ def test_budget_keeps_head_and_tail_and_says_how_much_is_gone_and_where_it_is(s0
     assert "[... budgeted: 10000 chars truncated ...] whole in .transcripts" in shown
 
 
+def test_budget_cuts_a_result_of_several_parts_as_well(s06, knobs):
+    knobs(PAYS=0, MODEL_WINDOW=102_000)
+    parts = [{"type": "text", "text": big(40_000)}]
+    messages = full(conversation(running(parts), running()), 0.5)
+    ch07.graded_compact(messages)
+    assert "[... budgeted: 10000 chars truncated ...]" in results(messages)[0]
+
+
 def test_a_second_cut_adds_up_what_is_gone(s06):
     messages = conversation(running(big(40_000)), running())
     ch07.apply(messages, ch07.budget(messages, 30_000))
@@ -579,6 +587,7 @@ def test_commands_say_utilization(terminal):
         ("PAYS", "x"),
         ("MODEL_WINDOW", 100),
         ("IDLE_KEEP", 2.5),
+        ("SNIPPABLE_TOOLS", "bash"),
         ("RECOVER_FILES", "5"),
     ],
 )
