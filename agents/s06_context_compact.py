@@ -667,7 +667,7 @@ def result_of(call: str, text: str) -> dict:
 
 
 def make_askable(messages: list) -> None:
-    """See to it that all came through `add`, no call is open, and a user message is last."""
+    """See to it that the API takes the list: all is mended and answered, a user message is last."""
     admit(messages)
     answer_calls(messages, {})
     if not messages or messages[-1]["role"] == "assistant":
@@ -751,9 +751,9 @@ def resume(path: str) -> list:
     if not messages:
         raise ValueError(f"{path} holds no message")
     answer_calls(messages, {}, "interrupted")
-    path = archive(messages)
+    new = archive(messages)
     for message in messages:
-        cap(message, path)
+        cap(message, new)
     if "claude" in MODEL:
         strip_thinking(messages)
     STATE.rest_until = estimate_tokens(messages) + MIN_SAVINGS * THRESHOLD

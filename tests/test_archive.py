@@ -318,6 +318,13 @@ def test_it_goes_on_in_a_new_file(agent, resumed):
     assert lines_of(new) == [*session(1), DONE, user("next")]
 
 
+def test_it_says_which_transcript_is_resumed(agent, restart, capsys):
+    path = agent.archive(session(2))
+    restart()
+    agent.resume(str(path))
+    assert f"[resumed {path}: 5 messages" in capsys.readouterr().out
+
+
 def test_resume_takes_the_newest_transcript(agent, restart):
     for n, words in enumerate(["newest", "oldest", "middle"]):
         restart()
