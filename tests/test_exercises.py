@@ -4,6 +4,7 @@ The working tree is not touched: a fresh copy of the lesson is loaded and the so
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -73,15 +74,16 @@ def test_which_dimension_the_practice_model_misses(agent, dropped, goes_wrong):
 
 def test_a_knob_turned_in_the_file_reaches_its_check(tmp_path):
     """As a student does it: edit the lesson, run the check."""
-    root = FOLDER.parent.parent
-    for name in ("agents", "tests", "pyproject.toml"):
-        source = root / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, tmp_path / name)
+    for name in ("agents", "tests/exercises", "tests/conftest.py", "tests/fakes.py"):
+        source, target = FOLDER.parent.parent / name, tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = agents tests\n")
     file = tmp_path / "agents" / "s06_context_compact.py"
     file.write_text(re.sub("(?m)^KEEP_RECENT = .*", "KEEP_RECENT = 0", file.read_text()))
     check = [sys.executable, "-m", "pytest", "-q", "tests/exercises/check_1_keep_recent.py"]
-    child = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    child = subprocess.run(check, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert child.returncode == 0, child.stdout
 
 
