@@ -500,7 +500,7 @@ BEHAVIOURS = {  # pattern of the newest request -> what to do; the first that ma
         "compact", "focus", "The tool answered: {result} I go on from the context as it is now."
     ),
     r"(?:run|运行|执行)\b\s*`?([^`]+)": once("bash", "command", "It printed:\n{result:.500}"),
-    r".*?(?:read|读).*(?:until|直到)|.*?read\s+(?:every|each|all)\b|.*?读.*(?:所有|每)": read_on,
+    r".*?(?:(?:read|读).*(?:until|直到)|read\s+(?:every|each|all)\b|读.*(?:所有|每))": read_on,
     r"(?:read|读取)\s+`?([\w-]*[./][\w./-]*\w)": once("read_file", "path", "{given}: {facts}"),
     r".*?(?:[?？]|what|which|how many|who|什么|多少)": answer,
     "": lambda *_: (HELP, []),

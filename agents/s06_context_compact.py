@@ -555,7 +555,7 @@ def strip_thinking(messages: list) -> None:
     for message in messages:
         kept = [block for block in blocks_of(message) if "thinking" not in block["type"]]
         if len(kept) < len(blocks_of(message)):
-            message["content"] = kept or [NO_REPLY]
+            message["content"] = kept or [dict(NO_REPLY)]
 
 
 # --- plumbing: how messages join, and the archive --------------------------------------------
@@ -580,7 +580,7 @@ def spoken(role: str, content):
     blocks = blocks_of({"content": content})
     blocks = [b for b in blocks if b["type"] != "text" or (b.get("text") or "").strip()]
     if role == "assistant" and all("thinking" in block["type"] for block in blocks):
-        blocks.append(NO_REPLY)
+        blocks.append(dict(NO_REPLY))
     return blocks
 
 
